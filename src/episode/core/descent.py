@@ -1,0 +1,69 @@
+"""The direction of a step: correction, momentum and weight decay, in a stated order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from episode.core.vectors import Blocks, add_, copy_, scale_
+from episode.errors import EpisodeError, unknown
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Plain gradient descent by default; momentum is per client, kept across rounds, not averaged.
+
+    `momentum_of="corrected"` puts the correction into the buffer (as for any other gradient);
+    `"raw"` adds it after the buffer, so that stale corrections leave no trace in it.
+    """
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    momentum_of: Literal["corrected", "raw"] = "corrected"
+
+    def __post_init__(self) -> None:
+        """Refuses values that have no meaning."""
+        if not 0 <= self.momentum < 1:
+            raise EpisodeError(f"momentum is {self.momentum}: it must be at least 0 and below 1.")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise EpisodeError(f"weight_decay is {self.weight_decay}: it must be 0 or more.")
+        if self.nesterov and not self.momentum:
+            raise EpisodeError("nesterov looks ahead along the momentum, but momentum is 0.")
+        if self.momentum_of not in ("corrected", "raw"):
+            raise unknown("momentum_of", self.momentum_of, ("corrected", "raw"))
+
+    def decay_(self, gradient: Blocks, x: Blocks) -> None:
+        """∇F ← ∇F + λx: decay is part of the objective, so of anchors, norms and corrections."""
+        if self.weight_decay:
+            add_(gradient, x, scale=self.weight_decay)
+
+    def direction(self, gradient: Blocks, shift: Blocks | None, velocity: Blocks | None) -> Blocks:
+        """g, the direction to step along; overwrites `gradient` and updates `velocity` in place.
+
+        `shift` is G_r - G_r^i, so that adding it is line 9 of Algorithm 1:
+        g = ∇F_i(x; ξ) - G_r^i + G_r.
+        """
+        if velocity is None:
+            return _shifted(gradient, shift)  # line 9
+        if self.momentum_of == "corrected":
+            return self._accelerated(_shifted(gradient, shift), velocity)
+        g = self._accelerated(gradient, velocity)
+        if g is velocity:
+            copy_(gradient, velocity)
+        return _shifted(gradient, shift)
+
+    def _accelerated(self, g: Blocks, velocity: Blocks) -> Blocks:
+        """V ← μv + g, and the direction: v, or g + μv with Nesterov's look-ahead (written to g)."""
+        scale_(velocity, self.momentum)
+        add_(velocity, g)
+        if not self.nesterov:
+            return velocity
+        add_(g, velocity, scale=self.momentum)
+        return g
+
+
+def _shifted(gradient: Blocks, shift: Blocks | None) -> Blocks:
+    if shift is not None:
+        add_(gradient, shift)
+    return gradient

@@ -1,0 +1,83 @@
+"""η_r and γ_r: how the step size and the clipping length change over the rounds.
+
+γ follows η, so that the threshold γ/η stays what it was tuned to be, unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from episode.core.vectors import Scalar
+from episode.errors import EpisodeError, unknown
+
+KINDS = ("constant", "step", "cosine")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """η and γ times a factor that depends on how far the run has come.
+
+    `milestones` (for `step`) and `warmup` are counted in rounds, or, below 1, as fractions of the
+    run; at each milestone η is multiplied by `factor`. `cosine` falls from 1 to `final`. During
+    the warm-up the factor rises linearly to 1, starting above 0.
+    """
+
+    eta: Scalar
+    gamma: Scalar
+    kind: Literal["constant", "step", "cosine"] = "constant"
+    milestones: tuple[float, ...] = ()
+    factor: float = 0.5
+    final: float = 0.0
+    warmup: float = 0.0
+    gamma_follows_eta: bool = True
+
+    def __post_init__(self) -> None:
+        _validate(self)
+
+    @property
+    def threshold(self) -> Scalar:
+        """γ/η at the start."""
+        return self.gamma / self.eta
+
+    def at(self, round: float, rounds: int) -> tuple[Scalar, Scalar]:
+        """(η_r, γ_r) in round `round` of `rounds`, counted from 0."""
+        factor = self._warmth(round, rounds) * self._decay(round, rounds)
+        return self.eta * factor, self.gamma * (factor if self.gamma_follows_eta else 1.0)
+
+    def _warmth(self, round: float, rounds: int) -> float:
+        length = _in_rounds(self.warmup, rounds)
+        return min(1.0, (round + 1) / length) if length >= 1 else 1.0
+
+    def _decay(self, round: float, rounds: int) -> float:
+        if self.kind == "step":
+            passed = sum(round >= _in_rounds(m, rounds) for m in self.milestones)
+            return math.pow(self.factor, passed)
+        if self.kind == "cosine":
+            return self.final + (1 - self.final) * (1 + math.cos(math.pi * round / rounds)) / 2
+        return 1.0
+
+
+def _in_rounds(position: float, rounds: int) -> float:
+    return position * rounds if position < 1 else position
+
+
+def _validate(s: Schedule) -> None:
+    for name, value in (("eta", s.eta), ("gamma", s.gamma)):
+        if isinstance(value, (int, float)) and not 0 < value < math.inf:
+            raise EpisodeError(f"{name} is {value}: it must be a positive, finite number.")
+    if s.kind not in KINDS:
+        raise unknown("schedule", s.kind, KINDS)
+    if s.kind == "step" and not s.milestones:
+        raise EpisodeError("A step schedule needs milestones, for example [0.6, 0.8].")
+    if s.kind != "step" and s.milestones:
+        raise EpisodeError(f"milestones belong to a step schedule, but this one is {s.kind}.")
+    if any(not m > 0 for m in s.milestones):
+        raise EpisodeError(f"milestones are {list(s.milestones)}: each must be above 0.")
+    if not 0 < s.factor <= 1:
+        raise EpisodeError(f"factor is {s.factor}: it must be above 0 and at most 1.")
+    if not 0 <= s.final <= 1:
+        raise EpisodeError(f"final is {s.final}: it must be from 0 to 1.")
+    if not 0 <= s.warmup < math.inf:
+        raise EpisodeError(f"warmup is {s.warmup}: it must be 0 or more.")

@@ -1,0 +1,84 @@
+"""A client's batches: epochs without replacement, each batch a pure function of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from episode.errors import EpisodeError
+from episode.randomness import permutation
+
+
+class MapStyle(Protocol):
+    """A dataset that knows its length and gives any example by its number."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Any: ...
+
+
+class Batches:
+    """The batches of one client's dataset: a map-style dataset, or a tuple of equal-length tensors.
+
+    Each epoch of each stream has a permutation of its own, cut into whole batches; what is left
+    over waits for another epoch. A client with less than one batch always trains on all it has.
+    """
+
+    def __init__(
+        self,
+        dataset: MapStyle | Sequence[Tensor],
+        batch_size: int,
+        seed: int,
+        client: int,
+        collate: Callable[[list[Any]], Any] = default_collate,
+    ) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._seed = seed
+        self._client = client
+        self._tensors = _as_tensors(dataset)
+        self.examples = len(self._tensors[0]) if self._tensors else len(dataset)
+        if self.examples == 0:
+            raise EpisodeError(f"Client {client} has no examples: leave it out, or give it data.")
+        self.batch_size = min(batch_size, self.examples)
+        self._per_epoch = self.examples // self.batch_size
+        self._orders: dict[str, tuple[int, Tensor]] = {}
+
+    def draw(self, stream: str, index: int) -> Any:
+        """The `index`-th batch of a stream, counted from 0."""
+        epoch, slot = divmod(index, self._per_epoch)
+        order = self._order(stream, epoch)
+        return self._take(order[slot * self.batch_size : (slot + 1) * self.batch_size])
+
+    def _order(self, stream: str, epoch: int) -> Tensor:
+        # Kept for the epoch's other batches. A pure function's value, so losing it costs only time.
+        cached = self._orders.get(stream)
+        if cached is not None and cached[0] == epoch:
+            return cached[1]
+        order = permutation(self.examples, self._seed, "batches", self._client, stream, epoch)
+        self._orders[stream] = epoch, order
+        return order
+
+    def _take(self, indices: Tensor) -> Any:
+        if self._tensors:
+            return tuple(t.index_select(0, indices.to(t.device)) for t in self._tensors)
+        return self._collate([self._dataset[i] for i in indices.tolist()])
+
+
+def _as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
+    """The tensors of a tuple (or list) of tensors; None for any other dataset."""
+    if isinstance(dataset, torch.utils.data.TensorDataset):
+        return tuple(dataset.tensors)
+    if not isinstance(dataset, (tuple, list)) or not dataset:
+        return None
+    if not all(isinstance(part, Tensor) for part in dataset):
+        return None
+    lengths = [len(part) for part in dataset]
+    if len(set(lengths)) > 1:
+        raise EpisodeError(
+            f"A client's tensors must hold the same number of examples, but they hold {lengths}."
+        )
+    return tuple(dataset)

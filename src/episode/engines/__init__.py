@@ -1,0 +1,1 @@
+"""Where clients run: each module offers the one verb, `average`."""

@@ -1,0 +1,52 @@
+"""All clients, and many runs, as one tensor program: for tasks in closed form.
+
+The worker's lines are the same as everywhere; only the vectors have more dimensions,
+`[..., clients, d]`, so that a table of settings and seeds costs what one run costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from episode.core.algorithm import Algorithm
+from episode.errors import EpisodeError
+from episode.federation.protocols import Objective, Phase, Reply
+from episode.federation.state import ClientState
+from episode.federation.worker import Worker
+
+
+class Batched:
+    """An engine over an objective whose x is `[..., clients, d]`; needs every client each round."""
+
+    def __init__(self, objective: Objective, algorithm: Algorithm) -> None:
+        if algorithm.weighting != "uniform":
+            raise EpisodeError("The batched engine offers uniform weighting only: use simulation.")
+        self._worker = Worker(objective, algorithm)
+        self._state = ClientState()
+
+    def average(
+        self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
+    ) -> Reply:
+        """The mean over the clients' dimension."""
+        if len(cohort) != self._worker.objective.x.shape[-2]:
+            raise EpisodeError("The batched engine needs every client each round: use simulation.")
+        for name in ("x", "G", "G_norm", "eta", "gamma"):
+            if isinstance(broadcast.get(name), Tensor):
+                broadcast[name] = broadcast[name].unsqueeze(-2)
+        serve = self._worker.probe if phase == "probe" else self._worker.local
+        reply = serve(0, self._state, **broadcast)
+        reply.vectors = {name: vector.mean(dim=-2) for name, vector in reply.vectors.items()}
+        reply.metrics = {name: [value] for name, value in reply.metrics.items()}
+        return reply
+
+    def client_states(self) -> dict[int, ClientState]:
+        return {0: self._state}
+
+    def load_client_states(self, states: Mapping[int, ClientState]) -> None:
+        self._state = states[0]
+
+    def close(self) -> None:
+        """Holds nothing to end."""

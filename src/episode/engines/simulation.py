@@ -1,0 +1,146 @@
+"""Clients in this process, on worker threads. Fast, exact, and the same for any number of workers.
+
+Each worker has its own replica and serves one client at a time with one intra-op thread; replies
+are added up in client order as they become due. So the result does not depend on who ran what, and
+memory is a few vectors per worker plus what clients must hold between messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from episode.core.algorithm import Algorithm
+from episode.errors import ClientError, EpisodeError
+from episode.federation.protocols import Phase, Reply, Task
+from episode.federation.state import Buffers, ClientState
+from episode.federation.worker import Worker
+
+
+class Simulation:
+    """The engine of one process; `workers=None` takes one thread per core (one on a GPU)."""
+
+    def __init__(self, task: Task, algorithm: Algorithm, workers: int | None = None) -> None:
+        if workers is not None and workers < 1:
+            raise EpisodeError(f"workers is {workers}: it must be 1 or more.")
+        self._states = [ClientState() for _ in range(task.num_clients)]
+        first = Worker(task.objective(), algorithm)
+        limit = _most_workers(task, first)
+        self.workers = min(workers or limit, limit, task.num_clients)
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        self._idle.put(first)
+        for _ in range(self.workers - 1):
+            self._idle.put(Worker(task.objective(), algorithm))
+        # Outer threads beat inner ones here (see docs/performance.md); and results must not depend
+        # on how many inner threads share a sum. Setting it in a thread also sets it for new ones.
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self._pool = ThreadPoolExecutor(
+            self.workers, "episode-worker", initializer=torch.set_num_threads, initargs=(1,)
+        )
+
+    def average(
+        self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
+    ) -> Reply:
+        """The weighted mean over the cohort, added up in its order."""
+        total = sum(weights)
+        mean = Reply({}, metrics={})
+        for weight, reply in zip(weights, self._replies(phase, cohort, broadcast), strict=True):
+            _add_reply(mean, reply, weight / total)
+        return mean
+
+    def client_states(self) -> dict[int, ClientState]:
+        return dict(enumerate(self._states))
+
+    def load_client_states(self, states: Mapping[int, ClientState]) -> None:
+        for client, state in states.items():
+            self._states[client] = state
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(self._threads_before)
+
+    def _replies(
+        self, phase: Phase, cohort: Sequence[int], broadcast: Mapping[str, Any]
+    ) -> Iterator[Reply]:
+        """Replies in the cohort's order, with at most two per worker under way or waiting."""
+        clients = iter(cohort)
+        due: deque[Future[Reply]] = deque()
+        try:
+            for client in itertools.islice(clients, 2 * self.workers):
+                due.append(self._pool.submit(self._serve, phase, client, broadcast))
+            while due:
+                yield due.popleft().result()
+                for client in itertools.islice(clients, 1):
+                    due.append(self._pool.submit(self._serve, phase, client, broadcast))
+        finally:
+            for future in due:
+                future.cancel()
+
+    def _serve(self, phase: Phase, client: int, broadcast: Mapping[str, Any]) -> Reply:
+        worker = self._idle.get()
+        try:
+            serve = worker.probe if phase == "probe" else worker.local
+            reply = serve(client, self._states[client], **broadcast)
+            reply.metrics = {name: _plain(value) for name, value in reply.metrics.items()}
+            return reply
+        except EpisodeError as error:
+            raise ClientError(f"{_place(phase, client, broadcast)}: {error}") from error
+        except Exception as error:
+            raise ClientError(
+                f"{_place(phase, client, broadcast)}: {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            self._idle.put(worker)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _most_workers(task: Task, worker: Worker) -> int:
+    """One per core on a CPU; one where the device is shared, or the model draws random numbers.
+
+    (torch's generator belongs to the process: threads that draw from it at the same time could not
+    be repeated.)
+    """
+    shared = worker.objective.x.device.type != "cpu"
+    return 1 if shared or getattr(task, "draws_random_numbers", False) else max(1, usable_cores())
+
+
+def _add_reply(mean: Reply, reply: Reply, weight: float) -> None:
+    for name, vector in reply.vectors.items():
+        if name in mean.vectors:
+            mean.vectors[name].add_(vector, alpha=weight)
+        else:
+            mean.vectors[name] = vector * weight
+    if reply.buffers is not None:
+        mean.buffers = _add_buffers(mean.buffers, reply.buffers, weight)
+    for name, value in reply.metrics.items():
+        mean.metrics.setdefault(name, []).append(value)
+
+
+def _add_buffers(mean: Buffers | None, buffers: Buffers, weight: float) -> Buffers:
+    if mean is None:
+        return Buffers(buffers.floats * weight, buffers.integers)
+    return Buffers(
+        mean.floats.add_(buffers.floats, alpha=weight),
+        torch.maximum(mean.integers, buffers.integers),
+    )
+
+
+def _place(phase: Phase, client: int, broadcast: Mapping[str, Any]) -> str:
+    return f"Client {client} failed in the {phase} phase of round {broadcast['round']}"
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value

@@ -1,0 +1,22 @@
+"""Errors that a user can act on: one sentence each, never a traceback on the command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EpisodeError(Exception):
+    """Something the user can put right: what was given, what is allowed, what to do."""
+
+
+class ClientError(EpisodeError):
+    """A client's own code (its data, model or loss) failed; says who, in which phase and round."""
+
+
+def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:
+    """The error for a name that does not exist, with the nearest one that does."""
+    names = sorted(known)
+    close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(names)}."
+    return EpisodeError(f"There is no {kind} {given!r}: {hint}")

@@ -1,0 +1,98 @@
+"""`episode.fit`: a model, its clients and a loss in; a trained model out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.utils.data import default_collate
+
+from episode.core.algorithm import Algorithm
+from episode.core.schedule import Schedule
+from episode.errors import EpisodeError
+from episode.experiments.config import identity_of
+from episode.experiments.run import Job, Observe, Run, execute
+from episode.federation.rounds import Plan
+from episode.federation.sampling import Cohorts, Full
+from episode.tasks.neural import Evaluate, Loss, NeuralTask
+
+
+def fit(
+    model: nn.Module,
+    clients: Sequence[Any],
+    *,
+    loss: Loss,
+    eta: float,
+    gamma: float,
+    local_steps: int,
+    rounds: int,
+    batch_size: int,
+    algorithm: str | Algorithm = "episode",
+    seed: int = 0,
+    folder: str | Path | None = None,
+    schedule: Schedule | None = None,
+    cohorts: Cohorts | None = None,
+    evaluate: Evaluate | None = None,
+    evaluate_every: int = 1,
+    collate: Callable[[list[Any]], Any] = default_collate,
+    workers: int | None = None,
+    checkpoint_seconds: float = 30.0,
+    observe: Observe | None = None,
+) -> Run:
+    """Trains `model` over `clients`, in place, and returns the run.
+
+    `clients` holds one map-style dataset (or tuple of tensors) per client; `loss(model, batch)`
+    returns the batch's mean loss, a scalar. The budget is `rounds` x `local_steps` iterations for
+    every algorithm; one that communicates after each iteration plays that many rounds. With a
+    `folder` the run is written there, and a run that was killed goes on from its last checkpoint.
+    `evaluate(model)` returns named figures, every `evaluate_every` rounds. `schedule` replaces a
+    constant `eta` and `gamma` (its own are then used), `cohorts` full participation.
+    """
+    if isinstance(algorithm, str):
+        algorithm = Algorithm.named(algorithm)
+    plan = Plan(
+        algorithm, schedule or Schedule(eta, gamma), rounds, local_steps, seed, cohorts or Full()
+    )
+    for name, value, least in (
+        ("evaluate_every", evaluate_every, 0),
+        ("checkpoint_seconds", checkpoint_seconds, 0),
+    ):
+        if value < least:
+            raise EpisodeError(f"{name} is {value}: it must be {least} or more.")
+    plan.check(len(clients))
+    task = NeuralTask(
+        model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate
+    )
+    config = _describe(plan, task, batch_size, evaluate_every)
+    job = Job(
+        plan,
+        task,
+        config,
+        identity_of(config),
+        workers,
+        str(next(model.parameters()).device),
+        evaluate_every,
+        checkpoint_seconds,
+    )
+    return execute(job, Path(folder) if folder is not None else None, observe)
+
+
+def _describe(plan: Plan, task: NeuralTask, batch_size: int, evaluate_every: int) -> dict[str, Any]:
+    """What a folder is known by: all but the data and the code themselves."""
+    shapes = {name: list(p.shape) for name, p in task.model.named_parameters() if p.requires_grad}
+    return {
+        "seed": plan.seed,
+        "task": {
+            "name": type(task.model).__name__,
+            "parameters": shapes,
+            "examples": [task.examples(c) for c in range(task.num_clients)],
+            "batch_size": batch_size,
+        },
+        "algorithm": plan.algorithm.to_dict(),
+        "schedule": vars(plan.schedule) | {"milestones": list(plan.schedule.milestones)},
+        "budget": {"rounds": plan.rounds, "local_steps": plan.local_steps},
+        "cohorts": {"kind": type(plan.cohorts).__name__.lower(), **vars(plan.cohorts)},
+        "record": {"evaluate_every": evaluate_every},
+    }

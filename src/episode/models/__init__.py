@@ -1,0 +1,1 @@
+"""Models of the experiments; plain `nn.Module`s that know nothing of federations."""

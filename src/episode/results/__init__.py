@@ -1,0 +1,1 @@
+"""Run folders as tables and pictures. Reads folders only; imports no training code."""

@@ -1,0 +1,79 @@
+"""Pictures of runs. One colour and line per algorithm, everywhere the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from episode.errors import EpisodeError
+from episode.results.store import StoredRun
+
+# The colours of Okabe and Ito, which colour-blind readers can tell apart; line styles besides.
+STYLES: dict[str, tuple[str, str]] = {
+    "episode": ("#0072B2", "-"),
+    "episode_guarded": ("#56B4E9", "--"),
+    "episode_plus_plus": ("#0072B2", ":"),
+    "episode_unclipped": ("#56B4E9", "-."),
+    "celgc": ("#E69F00", "-"),
+    "naive_parallel_clip": ("#000000", "-"),
+    "parallel_sgd": ("#000000", ":"),
+    "scaffold": ("#D55E00", "-."),
+    "scaffold_clipped": ("#CC79A7", "-"),
+    "fedavg": ("#009E73", "-."),
+}
+OTHER = ("#777777", "-")
+
+
+def draw_curves(runs: Sequence[StoredRun], path: Path, title: str) -> None:
+    """Test accuracy and training loss by gradients, and accuracy by exchanges, as one PNG."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(1, 3, figsize=(15, 4.8))
+    panels = (
+        ("gradients", "test_accuracy", "gradients per client", "test accuracy"),
+        ("exchanges", "test_accuracy", "exchanges with the server", "test accuracy"),
+        ("gradients", "train_loss", "gradients per client", "training loss"),
+    )
+    for axis, (x, y, x_label, y_label) in zip(axes, panels, strict=True):
+        for run in runs:
+            _draw(axis, run, x, y)
+        axis.set_xlabel(x_label)
+        axis.set_ylabel(y_label)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    axes[0].set_ylim(0, 1)
+    axes[1].set_ylim(0, 1)
+    axes[1].set_xscale("log")
+    axes[2].set_yscale("log")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+    figure.suptitle(title)
+    figure.set_layout_engine("constrained")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _draw(axis: Any, run: StoredRun, x: str, y: str) -> None:
+    evaluated = [r for r in run.rounds if y in r.get("figures", {})]
+    clients = max((len(r["cohort"]) for r in run.rounds), default=1)
+    scale = 1 / clients if x == "gradients" else 1
+    colour, line = STYLES.get(run.label, OTHER)
+    label = run.label if run.status == "finished" else f"{run.label} ({run.status})"
+    points = [r[x] * scale for r in evaluated], [r["figures"][y] for r in evaluated]
+    axis.plot(*points, line, color=colour, label=label, linewidth=1.8)
+    if run.status == "diverged" and evaluated:
+        axis.plot(points[0][-1], points[1][-1], "x", color=colour)
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise EpisodeError(
+            "Pictures need matplotlib: pip install 'episode-fl[plot]' -c constraints.txt."
+        ) from None
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt

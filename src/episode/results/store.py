@@ -1,0 +1,105 @@
+"""A run's folder, read back: config.json, env.json, rounds.jsonl, summary.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from episode.errors import EpisodeError
+
+CONFIG = "config.json"
+ENVIRONMENT = "env.json"
+ROUNDS = "rounds.jsonl"
+SUMMARY = "summary.json"
+CHECKPOINT = "checkpoint/state.safetensors"
+MODEL = "model.safetensors"
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """What a folder says about its run."""
+
+    folder: Path
+    config: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    summary: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The algorithm, as its config names it."""
+        algorithm = self.config.get("algorithm", {})
+        return str(algorithm.get("name") or "-".join(map(str, algorithm.values())))
+
+    @property
+    def status(self) -> str:
+        """finished, diverged, failed, or running (also: was killed, and can be resumed)."""
+        return str(self.summary.get("status", "running"))
+
+
+def read_run(folder: Path) -> StoredRun:
+    """The run in a folder, finished or not."""
+    if not (folder / CONFIG).is_file():
+        raise EpisodeError(f"{folder} is not a run's folder: it has no {CONFIG}.")
+    summary = folder / SUMMARY
+    return StoredRun(
+        folder,
+        read_json(folder / CONFIG),
+        read_rounds(folder / ROUNDS),
+        read_json(summary) if summary.exists() else {},
+    )
+
+
+def read_json(path: Path) -> Any:
+    """JSON values, non-finite numbers included (see `dumps`)."""
+    try:
+        return _finite_or_not(json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise EpisodeError(f"{path} cannot be read: {error}.") from None
+
+
+def read_rounds(path: Path) -> list[dict[str, Any]]:
+    """The rounds written so far; a torn last line, left by a kill, is dropped."""
+    if not path.exists():
+        return []
+    records = []
+    lines = path.read_text().split("\n")
+    for number, line in enumerate(lines):
+        if not line:
+            continue
+        try:
+            records.append(_finite_or_not(json.loads(line)))
+        except ValueError:
+            if number == len(lines) - 1:
+                break
+            raise EpisodeError(f"{path} is damaged in line {number + 1}.") from None
+    return records
+
+
+def dumps(values: Any, indent: int | None = None) -> str:
+    """Strict JSON: NaN and infinities become the strings "NaN", "Infinity", "-Infinity"."""
+    return json.dumps(_jsonable(values), allow_nan=False, indent=indent)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {k: _jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_jsonable(v) for v in value]
+    return value
+
+
+def _finite_or_not(value: Any) -> Any:
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value, value)
+    if isinstance(value, dict):
+        return {k: _finite_or_not(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite_or_not(v) for v in value]
+    return value

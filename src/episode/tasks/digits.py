@@ -1,0 +1,88 @@
+"""Handwritten digits, read as a sequence by an Elman network: the task that needs no download."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from episode.data.partition import by_similarity
+from episode.models.elman import ElmanClassifier
+from episode.randomness import derive, permutation
+from episode.tasks.neural import NeuralTask
+from episode.tasks.settings import TaskSettings
+
+PIXELS = 64
+CLASSES = 10
+TEST_SHARE = 0.2
+
+
+class Digits(TaskSettings):
+    """scikit-learn's 1,797 digits of 8 x 8 pixels, dealt out to clients by similarity s.
+
+    A fifth is for testing; the split is the same for every seed. A digit is read in `time_steps`
+    pieces, row by row.
+    """
+
+    summary: ClassVar[str] = "digits read as a sequence by an Elman network, split by similarity s"
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "schedule": {"eta": 1.0, "gamma": 0.1},
+        "budget": {"rounds": 60, "local_steps": 8},
+    }
+
+    num_clients: int = Field(default=8, ge=1)
+    similarity: float = Field(default=0.0, ge=0, le=100)
+    batch_size: int = Field(default=32, ge=1)
+    hidden: int = Field(default=64, ge=1)
+    time_steps: Literal[1, 2, 4, 8, 16, 32, 64] = 16
+    dtype: Literal["float32", "float64"] = "float32"
+
+    def build(self, seed: int, device: str) -> NeuralTask:
+        images, labels = (t.to(device) for t in _load(self.time_steps, getattr(torch, self.dtype)))
+        order = permutation(len(labels), 0, "digits", "test").to(device)
+        test = order[: round(TEST_SHARE * len(order))]
+        train = order[len(test) :]
+        parts = by_similarity(labels[train].cpu(), self.num_clients, self.similarity, seed)
+        clients = [(images[train[p]], labels[train[p]]) for p in (p.to(device) for p in parts)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(seed, "initial model"))
+            model = ElmanClassifier(PIXELS // self.time_steps, self.hidden, CLASSES)
+        everything = {"test": (images[test], labels[test]), "train": (images[train], labels[train])}
+        return NeuralTask(
+            model.to(device, images.dtype),
+            clients,
+            cross_entropy,
+            batch_size=self.batch_size,
+            seed=seed,
+            evaluate=lambda module: _figures(module, everything),
+        )
+
+
+def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The mean cross-entropy of (inputs, labels)."""
+    inputs, labels = batch
+    return F.cross_entropy(model(inputs), labels)
+
+
+def _figures(model: nn.Module, splits: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for name, (inputs, labels) in splits.items():
+        scores = model(inputs)
+        figures[f"{name}_loss"] = F.cross_entropy(scores, labels).item()
+        figures[f"{name}_accuracy"] = (scores.argmax(1) == labels).double().mean().item()
+    return figures
+
+
+def _load(time_steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Images `[examples, time, pixels]`, standardised over all pixels, and labels."""
+    from sklearn.datasets import load_digits  # slow to import: only for who uses it
+
+    data = load_digits()
+    images = (data.data - data.data.mean()) / data.data.std()
+    return (
+        torch.tensor(images, dtype=dtype).view(len(images), time_steps, -1),
+        torch.tensor(data.target),
+    )

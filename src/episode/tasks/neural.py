@@ -1,0 +1,223 @@
+"""Any `nn.Module`, any loss, any clients' data as a task: the module sees one flat vector."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from episode.core.vectors import Blocks, split
+from episode.data.batches import Batches
+from episode.errors import EpisodeError
+from episode.federation.protocols import Draw, Objective
+from episode.federation.state import Buffers
+from episode.randomness import derive
+
+Loss = Callable[[nn.Module, Any], Tensor]
+Evaluate = Callable[[nn.Module], Mapping[str, float]]
+
+
+class NeuralTask:
+    """A model and its clients.
+
+    `loss(model, batch)` gives a scalar, the mean over the batch; `evaluate(model)` gives named
+    figures of a model in evaluation mode. Frozen parameters are shared by all replicas.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        clients: Sequence[Any],
+        loss: Loss,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        evaluate: Evaluate | None = None,
+        collate: Callable[[list[Any]], Any] = default_collate,
+    ) -> None:
+        _check(model, clients, loss, batch_size)
+        self.model = model
+        self.loss = loss
+        self.seed = seed
+        self.batches = [
+            Batches(data, batch_size, seed, client, collate) for client, data in enumerate(clients)
+        ]
+        self.num_clients = len(self.batches)
+        self._evaluate = evaluate
+        small = [i for i, b in enumerate(self.batches) if b.batch_size < batch_size]
+        if small:
+            names = f"Clients {small} have" if len(small) > 1 else f"Client {small[0]} has"
+            warnings.warn(
+                f"{names} fewer examples than a batch of {batch_size}: "
+                "each trains on all it has at every step.",
+                stacklevel=2,
+            )
+        replica = _Replica(self)
+        self._start = replica.x.clone(), replica.buffers()
+        self.draws_random_numbers = _try_out(replica)
+        self._evaluated = _Replica(self) if evaluate else None
+
+    def examples(self, client: int) -> int:
+        return self.batches[client].examples
+
+    def initial(self) -> tuple[Tensor, Buffers]:
+        return self._start[0].clone(), self._start[1]
+
+    def objective(self) -> Objective:
+        return _Replica(self)
+
+    def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
+        if self._evaluate is None or self._evaluated is None:
+            return {}
+        self._evaluated.x.copy_(x)
+        self._evaluated.load_buffers(buffers)
+        module = self._evaluated.module.eval()
+        with torch.no_grad():
+            return {name: float(value) for name, value in self._evaluate(module).items()}
+
+    def install(self, x: Tensor, buffers: Buffers) -> nn.Module:
+        """Writes x̄ and its buffers into the user's model, and returns it."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        with torch.no_grad():
+            for p, values in zip(parameters, _like(x, parameters), strict=True):
+                p.copy_(values)
+        _write_buffers(self.model, buffers)
+        return self.model
+
+    def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor]:
+        """The model's state at x̄, to store beside a run."""
+        return self.install(x, buffers).state_dict()
+
+
+class _Replica:
+    """A copy of the module whose trainable parameters are views of one work vector."""
+
+    def __init__(self, task: NeuralTask) -> None:
+        self._task = task
+        frozen = {id(p): p for p in task.model.parameters() if not p.requires_grad}
+        self.module = copy.deepcopy(task.model, frozen).train()
+        self._parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.x = torch.cat([p.detach().reshape(-1) for p in self._parameters])
+        self.blocks: Blocks = split(self.x, [p.reshape(-1) for p in self._parameters])
+        self._device = self.x.device
+        self._has_buffers = any(True for _ in self.module.buffers())
+        self._attach()
+
+    def gradient(self, draw: Draw) -> tuple[Tensor, list[Tensor]]:
+        if self._task.draws_random_numbers:
+            key = (self._task.seed, "model", draw.client, draw.stream, draw.index)
+            torch.manual_seed(derive(*key))
+        loss = self._loss(draw)
+        # Zeros for parameters that this batch did not touch.
+        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        return loss.detach(), [g.reshape(-1) for g in gradients]
+
+    def load_buffers(self, buffers: Buffers) -> None:
+        self._attach()
+        if self._has_buffers:
+            _write_buffers(self.module, buffers)
+
+    def buffers(self) -> Buffers:
+        if not self._has_buffers:
+            return Buffers()
+        values = [b.detach().reshape(-1) for b in self.module.buffers()]
+        floats = [v.to(self.x.dtype) for v in values if v.is_floating_point()]
+        integers = [v.to(torch.int64) for v in values if not v.is_floating_point()]
+        return Buffers(
+            torch.cat(floats) if floats else self.x.new_empty(0),
+            torch.cat(integers) if integers else self.x.new_empty(0, dtype=torch.int64),
+        )
+
+    def _loss(self, draw: Draw) -> Tensor:
+        batch = _to(self._task.batches[draw.client].draw(draw.stream, draw.index), self._device)
+        return self._task.loss(self.module, batch)
+
+    def _attach(self) -> None:
+        """Makes the parameters views of x; again where a module has re-pointed them (cuDNN)."""
+        for p, view in zip(self._parameters, _like(self.x, self._parameters), strict=True):
+            if p.data_ptr() != view.data_ptr():
+                p.data = view
+
+
+def _like(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Views of x with the parameters' shapes."""
+    parts = split(x, [p.reshape(-1) for p in parameters])
+    return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+
+
+def _write_buffers(model: nn.Module, buffers: Buffers) -> None:
+    floats, integers = buffers.floats, buffers.integers
+    with torch.no_grad():
+        for buffer in model.buffers():
+            source = floats if buffer.is_floating_point() else integers
+            buffer.copy_(source[: buffer.numel()].view(buffer.shape))
+            if buffer.is_floating_point():
+                floats = floats[buffer.numel() :]
+            else:
+                integers = integers[buffer.numel() :]
+
+
+def _to(batch: Any, device: torch.device) -> Any:
+    """The batch on the device, whatever it is made of."""
+    if isinstance(batch, Tensor):
+        return batch if batch.device == device else batch.to(device)
+    if isinstance(batch, Mapping):
+        return {key: _to(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_to(value, device) for value in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_to(value, device) for value in batch)
+    return batch
+
+
+def _check(model: nn.Module, clients: Sequence[Any], loss: Loss, batch_size: int) -> None:
+    if not isinstance(model, nn.Module):
+        raise EpisodeError(f"model is a {type(model).__name__}: give an nn.Module.")
+    if not callable(loss):
+        raise EpisodeError(
+            f"loss is a {type(loss).__name__}: give a function of (model, batch) to a scalar."
+        )
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    if not trainable:
+        raise EpisodeError(
+            "The model has no trainable parameters: set requires_grad on those to train."
+        )
+    if len({(p.dtype, p.device) for p in trainable}) > 1:
+        raise EpisodeError(
+            "The trainable parameters differ in dtype or device, but they must form one vector: "
+            "convert the model with model.to(...)."
+        )
+    if not trainable[0].is_floating_point():
+        raise EpisodeError(f"The parameters are {trainable[0].dtype}: real floats are needed.")
+    if len(clients) == 0:
+        raise EpisodeError("There are no clients: give at least one dataset.")
+    if batch_size < 1:
+        raise EpisodeError(f"batch_size is {batch_size}: it must be 1 or more.")
+
+
+def _try_out(replica: _Replica) -> bool:
+    """One gradient, before any work: is the loss a scalar, and does the model draw random numbers?
+
+    (Dropout does. Then each gradient seeds torch's generator, and one worker serves all clients.)
+    """
+    replica._task.draws_random_numbers = False
+    before = torch.get_rng_state()
+    loss = replica._loss(Draw(0, "local", 0))
+    drawn = not torch.equal(before, torch.get_rng_state())
+    torch.set_rng_state(before)
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        shape = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise EpisodeError(
+            f"The loss is {shape}: it must be a scalar tensor, a mean over the batch."
+        )
+    if not loss.requires_grad:
+        raise EpisodeError(
+            "The loss does not depend on the model's trainable parameters: compute it from the "
+            "model that loss(model, batch) is given, without torch.no_grad() or .detach()."
+        )
+    return drawn
