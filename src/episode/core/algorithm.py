@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from episode.core.correction import (
     Uncorrected,
 )
 from episode.core.descent import Descent
-from episode.core.vectors import Blocks, Scalar, descend_, norm
+from episode.core.vectors import Scalar, Vector, descend_, norm
 from episode.errors import EpisodeError, unknown
 
 
@@ -61,21 +62,22 @@ class Algorithm:
 
     def step(
         self,
-        x: Blocks,
-        gradient: Blocks,
-        shift: Blocks | None,
-        velocity: Blocks | None,
+        x: Vector,
+        gradient: Vector,
+        shift: Vector | None,
+        velocity: Vector | None,
         G_norm: Scalar,
         eta: Scalar,
         gamma: Scalar,
-    ) -> tuple[Scalar, Scalar]:
+    ) -> tuple[Scalar, Scalar | None]:
         """One step on x, in place (Algorithm 1, lines 9 and 10); returns its size and ‖g‖.
 
-        `gradient` holds ∇F_i(x; ξ) and is overwritten; `shift` is G_r - G_r^i.
+        `gradient` holds ∇F_i(x; ξ) and is overwritten; `shift` is G_r - G_r^i. The norm is None
+        where the clipping has no use for it: it would cost as much as the step.
         """
         g = self.descent.direction(gradient, shift, velocity)  # line 9
-        g_norm = norm(g)
-        size = self.clipping.step_size(g_norm, G_norm, eta, gamma)
+        g_norm = norm(g) if self.clipping.asks_for_norm(G_norm, eta, gamma) else None
+        size = self.clipping.step_size(math.nan if g_norm is None else g_norm, G_norm, eta, gamma)
         descend_(x, size, g)  # line 10
         return size, g_norm
 

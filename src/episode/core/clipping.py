@@ -28,12 +28,19 @@ class Clipping:
         """The factor in front of the direction g."""
         raise NotImplementedError
 
+    def asks_for_norm(self, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> bool:
+        """Whether `step_size` depends on ‖g‖ in this round."""
+        return True
+
 
 @dataclass(frozen=True)
 class Unclipped(Clipping):
     """η: plain gradient descent. Not for recurrent models: nothing bounds a step."""
 
     name: ClassVar[str] = "unclipped"
+
+    def asks_for_norm(self, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> bool:
+        return False
 
     def step_size(self, g_norm: Scalar, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Scalar:
         return eta
@@ -62,6 +69,10 @@ class Episodic(Clipping):
 
     def step_size(self, g_norm: Scalar, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Scalar:
         return where(is_clipped(G_norm, eta, gamma), gamma / (g_norm + EPS), eta)  # line 10
+
+    def asks_for_norm(self, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> bool:
+        clipped = is_clipped(G_norm, eta, gamma)
+        return clipped if isinstance(clipped, bool) else True
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from episode.core.vectors import Blocks, add_, copy_, scale_
+from episode.core.vectors import Vector, add_, copy_, scale_
 from episode.errors import EpisodeError, unknown
 
 
@@ -33,12 +33,12 @@ class Descent:
         if self.momentum_of not in ("corrected", "raw"):
             raise unknown("momentum_of", self.momentum_of, ("corrected", "raw"))
 
-    def decay_(self, gradient: Blocks, x: Blocks) -> None:
+    def decay_(self, gradient: Vector, x: Vector) -> None:
         """∇F ← ∇F + λx: decay is part of the objective, so of anchors, norms and corrections."""
         if self.weight_decay:
             add_(gradient, x, scale=self.weight_decay)
 
-    def direction(self, gradient: Blocks, shift: Blocks | None, velocity: Blocks | None) -> Blocks:
+    def direction(self, gradient: Vector, shift: Vector | None, velocity: Vector | None) -> Vector:
         """g, the direction to step along; overwrites `gradient` and updates `velocity` in place.
 
         `shift` is G_r - G_r^i, so that adding it is line 9 of Algorithm 1:
@@ -53,7 +53,7 @@ class Descent:
             copy_(gradient, velocity)
         return _shifted(gradient, shift)
 
-    def _accelerated(self, g: Blocks, velocity: Blocks) -> Blocks:
+    def _accelerated(self, g: Vector, velocity: Vector) -> Vector:
         """V ← μv + g, and the direction: v, or g + μv with Nesterov's look-ahead (written to g)."""
         scale_(velocity, self.momentum)
         add_(velocity, g)
@@ -63,7 +63,7 @@ class Descent:
         return g
 
 
-def _shifted(gradient: Blocks, shift: Blocks | None) -> Blocks:
+def _shifted(gradient: Vector, shift: Vector | None) -> Vector:
     if shift is not None:
         add_(gradient, shift)
     return gradient

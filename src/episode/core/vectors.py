@@ -1,10 +1,10 @@
-"""Vectors of R^d as lists of blocks, and the four operations that the algorithms need.
+"""Vectors of R^d, and the few operations that the algorithms need.
 
-A vector is a list of tensors `[..., d_k]`, its blocks; d is the sum of the d_k. A model's gradient
-comes as one block per parameter tensor, and copying it into one flat vector would cost more than
-the step itself. A flat vector is a list of one block. Leading dimensions, where there are any, are
-independent vectors (clients, settings, seeds), so one line of code is one line of the paper for
-a single run and for a whole table of runs.
+A vector is a tensor `[..., d]`, or a list of tensors of any shape, its blocks. A model's gradient
+comes as one block per parameter, and copying it into one flat vector would cost as much as the
+step itself. Leading dimensions of a flat vector, where there are any, are independent vectors
+(clients, settings, seeds): one line of code is one line of the paper, for a single run and for
+a whole table of runs.
 
 A scalar that belongs to a vector is a float where it can be read for free (one vector on the CPU),
 else a tensor `[..., 1]`, so that nothing waits for a GPU.
@@ -13,59 +13,58 @@ else a tensor `[..., 1]`, so that nothing waits for a GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-Blocks = Sequence[Tensor]
+Vector = Tensor | list[Tensor]
 Scalar = float | Tensor
 Flag = bool | Tensor
 
 
-def norm(v: Blocks) -> Scalar:
-    """‖v‖, the Euclidean norm over all blocks."""
-    if v[0].dim() > 1:
-        of_blocks = [torch.linalg.vector_norm(b, dim=-1, keepdim=True) for b in v]
-        return _combined(of_blocks)
-    norms: Sequence[Tensor] = torch._foreach_norm(list(v))
-    if v[0].device.type == "cpu":
-        return math.hypot(*(n.item() for n in norms))
-    return _combined([n[None] for n in norms])
+def norm(v: Vector) -> Scalar:
+    """‖v‖, the Euclidean norm."""
+    if isinstance(v, Tensor):
+        flat: Tensor = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+    else:
+        flat = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(v))), keepdim=True)
+    return flat.item() if flat.dim() == 1 and flat.device.type == "cpu" else flat
 
 
-def add_(v: Blocks, w: Blocks, scale: float = 1.0) -> None:
-    """V ← v + scale · w."""
-    torch._foreach_add_(list(v), list(w), alpha=scale)
+def add_(v: Vector, w: Vector, scale: float = 1.0) -> None:
+    """v ← v + scale · w."""
+    torch._foreach_add_(_blocks(v), _blocks(w), alpha=scale)
 
 
-def descend_(x: Blocks, size: Scalar, g: Blocks) -> None:
-    """X ← x - size · g."""
+def descend_(x: Vector, size: Scalar, g: Vector) -> None:
+    """x ← x - size · g."""
     if isinstance(size, Tensor):
-        for x_k, g_k in zip(x, g, strict=True):
+        for x_k, g_k in zip(_blocks(x), _blocks(g), strict=True):
             x_k.addcmul_(g_k, size, value=-1)
     else:
-        torch._foreach_add_(list(x), list(g), alpha=-size)
+        torch._foreach_add_(_blocks(x), _blocks(g), alpha=-size)
 
 
-def scale_(v: Blocks, factor: float) -> None:
-    """V ← factor · v."""
-    torch._foreach_mul_(list(v), factor)
+def scale_(v: Vector, factor: float) -> None:
+    """v ← factor · v."""
+    torch._foreach_mul_(_blocks(v), factor)
 
 
-def copy_(v: Blocks, w: Blocks) -> None:
-    """V ← w."""
-    torch._foreach_copy_(list(v), list(w))
+def copy_(v: Vector, w: Vector) -> None:
+    """v ← w."""
+    torch._foreach_copy_(_blocks(v), _blocks(w))
 
 
-def split(vector: Tensor, like: Blocks) -> Blocks:
-    """The blocks of a flat vector `[..., d]`, as views, cut as those of `like`."""
-    blocks: Blocks = vector.split_with_sizes([b.shape[-1] for b in like], dim=-1)
-    return blocks
+def cut(flat: Tensor, like: Vector) -> Vector:
+    """A flat vector `[d]` in the form of another: views of it, block by block."""
+    if isinstance(like, Tensor):
+        return flat
+    parts = flat.split_with_sizes([block.numel() for block in like])
+    return [part.view(block.shape) for part, block in zip(parts, like, strict=True)]
 
 
 def where(condition: Flag, a: Scalar, b: Scalar) -> Scalar:
-    """A where the condition holds, else b."""
+    """a where the condition holds, else b."""
     if isinstance(condition, Tensor):
         return torch.where(condition, a, b)
     return a if condition else b
@@ -85,6 +84,5 @@ def maximum(a: Scalar, b: Scalar) -> Scalar:
     return a if a > b or math.isnan(a) else b
 
 
-def _combined(norms: list[Tensor]) -> Tensor:
-    whole: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-    return whole
+def _blocks(v: Vector) -> list[Tensor]:
+    return [v] if isinstance(v, Tensor) else v

@@ -51,7 +51,10 @@ class Batches:
         """The `index`-th batch of a stream, counted from 0."""
         epoch, slot = divmod(index, self._per_epoch)
         order = self._order(stream, epoch)
-        return self._take(order[slot * self.batch_size : (slot + 1) * self.batch_size])
+        chosen = order[slot * self.batch_size : (slot + 1) * self.batch_size]
+        if self._tensors:
+            return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
+        return self._collate([self._dataset[i] for i in chosen.tolist()])
 
     def _order(self, stream: str, epoch: int) -> Tensor:
         # Kept for the epoch's other batches. A pure function's value, so losing it costs only time.
@@ -61,11 +64,6 @@ class Batches:
         order = permutation(self.examples, self._seed, "batches", self._client, stream, epoch)
         self._orders[stream] = epoch, order
         return order
-
-    def _take(self, indices: Tensor) -> Any:
-        if self._tensors:
-            return tuple(t.index_select(0, indices.to(t.device)) for t in self._tensors)
-        return self._collate([self._dataset[i] for i in indices.tolist()])
 
 
 def _as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:

@@ -72,6 +72,9 @@ class Simulation:
         self, phase: Phase, cohort: Sequence[int], broadcast: Mapping[str, Any]
     ) -> Iterator[Reply]:
         """Replies in the cohort's order, with at most two per worker under way or waiting."""
+        if self.workers == 1:  # no threads to hand over to
+            yield from (self._serve(phase, client, broadcast) for client in cohort)
+            return
         clients = iter(cohort)
         due: deque[Future[Reply]] = deque()
         try:

@@ -214,6 +214,7 @@ def make_record(telemetry: Telemetry, server: ServerState) -> Record:
     }
 
 
-def _largest(values: list[float]) -> float:
-    """The maximum; NaN if one is NaN, so that it is seen."""
-    return next((v for v in values if v != v), max(values))
+def _largest(values: list[float | None]) -> float | None:
+    """The maximum; NaN if one is NaN, so that it is seen; None where nothing was measured."""
+    known = [v for v in values if v is not None]
+    return next((v for v in known if v != v), max(known, default=None))

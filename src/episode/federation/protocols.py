@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from episode.core.vectors import Blocks
+from episode.core.vectors import Vector
 from episode.federation.state import Buffers, ClientState
 
 Phase = Literal["probe", "local"]
@@ -40,11 +40,11 @@ class Objective(Protocol):
 
     x: Tensor
     """The work vector `[d]`, always the point at which gradients are taken; set it in place."""
-    blocks: Blocks
-    """Views of x, one per block of a gradient."""
+    blocks: Vector
+    """x in the form in which gradients come: itself, or views of it, one per block."""
 
-    def gradient(self, draw: Draw) -> tuple[Tensor, list[Tensor]]:
-        """(loss, ∇F_i(x; ξ)): a scalar, and blocks that the caller may overwrite."""
+    def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
+        """(loss, ∇F_i(x; ξ)): a scalar, and a vector that the caller may overwrite."""
 
     def load_buffers(self, buffers: Buffers) -> None:
         """Puts these values into the model's buffers."""

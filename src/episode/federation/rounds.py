@@ -96,7 +96,7 @@ class Rounds:
         elif correction.remembers:
             self._prepare_memory(server)
         G = probe.vectors["gradient"] if probe else server.memory  # line 6
-        G_norm = math.nan if G is None else norm([G])
+        G_norm = math.nan if G is None else norm(G)
         if correction.steps_locally:
             reply = self._step_locally(server, cohort, G, G_norm, eta, gamma)
         else:
@@ -156,10 +156,8 @@ class Rounds:
         algorithm = self.plan.algorithm
         if algorithm.descent.momentum and server.velocity is None:
             server.velocity = torch.zeros_like(server.x)
-        velocity = None if server.velocity is None else [server.velocity]
-        x = server.x.clone()
-        gradient = [probe.vectors["gradient"].clone()]
-        size, g_norm = algorithm.step([x], gradient, None, velocity, G_norm, eta, gamma)
+        x, gradient = server.x.clone(), probe.vectors["gradient"].clone()
+        size, g_norm = algorithm.step(x, gradient, None, server.velocity, G_norm, eta, gamma)
         server.x = x
         if probe.buffers is not None:
             server.buffers = probe.buffers
@@ -221,15 +219,13 @@ class Rounds:
 
 def divergence(server: ServerState, telemetry: Telemetry) -> str | None:
     """Why the run cannot go on, if the last round left the finite numbers; else None."""
-    figures = {"loss": 0.0, "largest_norm": 0.0, "drift": 0.0}
-    for name in figures:
-        figures[name] = max((float(v) for v in telemetry.metrics[name]), key=_badness)
-    figures["model"] = float(norm([server.x]))
-    for name, value in figures.items():
+    figures = [
+        (name, float(value))
+        for name in ("loss", "largest_norm", "drift")
+        for value in telemetry.metrics[name]
+        if value is not None
+    ]
+    for name, value in [*figures, ("model", float(norm(server.x)))]:
         if not math.isfinite(value):
             return f"{name.replace('_', ' ')} is {value}"
     return None
-
-
-def _badness(value: float) -> float:
-    return math.inf if math.isnan(value) else abs(value)

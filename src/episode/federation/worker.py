@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
-from episode.core.vectors import Blocks, Scalar, add_, copy_, maximum, norm, split
+from episode.core.vectors import Scalar, Vector, add_, copy_, cut, maximum, norm
 from episode.federation.protocols import Draw, Objective, Reply
 from episode.federation.state import Buffers, ClientState
 
@@ -48,7 +48,7 @@ class Worker:
         for k in range(count):
             loss, blocks = self.objective.gradient(Draw(client, "probe", round * count + k))
             self.algorithm.descent.decay_(blocks, self.objective.blocks)
-            (add_ if k else copy_)(self._split(gradient), blocks)
+            (add_ if k else copy_)(self._cut(gradient), blocks)
             losses.append(loss)
         if count > 1:
             gradient /= count
@@ -85,20 +85,21 @@ class Worker:
         norms: list[Scalar] = []
         for step in range(local_steps):
             if step == 0 and self.algorithm.reuse_probe and state.anchor is not None:
-                gradient: Blocks = self._split(state.anchor.clone())
+                gradient: Vector = self._cut(state.anchor.clone())
             else:
-                loss, gradient = self.objective.gradient(
-                    Draw(client, "local", round * local_steps + step)
-                )
+                draw = Draw(client, "local", round * local_steps + step)
+                loss, gradient = self.objective.gradient(draw)
                 self.algorithm.descent.decay_(gradient, self.objective.blocks)
                 losses.append(loss)
             if memory is not None:
-                add_(self._split(memory), gradient)
+                add_(self._cut(memory), gradient)
             size, g_norm = self.algorithm.step(
                 self.objective.blocks, gradient, shift, velocity, G_norm, eta, gamma
             )
             sizes.append(size)
-            norms.append(g_norm)
+            if g_norm is not None:
+                norms.append(g_norm)
+            del gradient  # so that the next one takes its place, while that is in the cache
         reply = Reply({"x": self.objective.x.clone()}, self.objective.buffers())
         if memory is not None:
             reply.vectors["change"] = _memorise(state, memory / local_steps)
@@ -106,8 +107,8 @@ class Worker:
         reply.metrics = {
             "loss": _mean(losses) if losses else None,
             "clipped": sum(1.0 * (size != eta) for size in sizes) / local_steps,
-            "largest_norm": reduce(maximum, norms),
-            "drift": norm([self.objective.x - x]),
+            "largest_norm": reduce(maximum, norms) if norms else None,
+            "drift": norm(torch.sub(self.objective.x, x, out=self._shift)),
         }
         return reply
 
@@ -115,7 +116,7 @@ class Worker:
         self.objective.x.copy_(x)
         self.objective.load_buffers(buffers)
 
-    def _correction(self, state: ClientState, G: Tensor | None) -> Blocks | None:
+    def _correction(self, state: ClientState, G: Tensor | None) -> Vector | None:
         """G_r - G_r^i, or None for zero."""
         if G is None:
             return None
@@ -124,17 +125,17 @@ class Worker:
             self._shift.copy_(G)
         else:
             torch.sub(G, local, out=self._shift)
-        return self._split(self._shift)
+        return self._cut(self._shift)
 
-    def _velocity(self, state: ClientState) -> Blocks | None:
+    def _velocity(self, state: ClientState) -> Vector | None:
         if not self.algorithm.descent.momentum:
             return None
         if state.velocity is None:
             state.velocity = torch.zeros_like(self.objective.x)
-        return self._split(state.velocity)
+        return self._cut(state.velocity)
 
-    def _split(self, vector: Tensor) -> Blocks:
-        return split(vector, self.objective.blocks)
+    def _cut(self, vector: Tensor) -> Vector:
+        return cut(vector, self.objective.blocks)
 
 
 def _memorise(state: ClientState, memory: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from episode.core.vectors import Blocks
-from episode.federation.protocols import Draw, Objective
+from episode.core.vectors import Vector
+from episode.federation.protocols import Draw, Objective, Phase
 from episode.federation.state import Buffers
 from episode.randomness import uniform
 
@@ -20,7 +20,7 @@ STREAMS = {"probe": 0, "local": 1}
 
 
 class ClosedForm(ABC):
-    """f_i(x) from a table of coefficients, with noise uniform on [-noise, noise] on each gradient.
+    """F_i(x; ξ) = f_i(x) + ⟨ξ, x⟩: a formula, and noise uniform on [-noise, noise] in its gradient.
 
     Coefficients are `[..., clients, d]` each; leading dimensions are independent problems.
     """
@@ -63,14 +63,14 @@ class ClosedForm(ABC):
         figures = {"value": value.item(), "gradient_norm": gradient.norm().item()}
         return figures | ({"x": x.item()} if x.numel() == 1 else {})
 
-    def draw_noise(self, clients: Sequence[int], draw: Draw, width: int) -> Tensor:
-        """Noise `[seeds, clients, d]` on [-noise, noise], each entry named by its own key."""
+    def draw_noise(self, clients: Sequence[int], stream: Phase, indices: Sequence[int]) -> Tensor:
+        """Noise `[indices, seeds, clients, d]` on [-noise, noise], each entry named by its key."""
         unit = uniform(
             np.array(self.seeds)[:, None, None],
-            np.array(clients)[None, :, None],
-            STREAMS[draw.stream],
-            draw.index,
-            np.arange(width),
+            np.array(clients)[:, None],
+            STREAMS[stream],
+            np.array(indices)[:, None, None, None],
+            np.arange(self.x_0.shape[-1]),
         )
         return torch.from_numpy(self.noise * (2 * unit - 1)).to(self.x_0)
 
@@ -79,14 +79,21 @@ class _OneClientAtATime:
     def __init__(self, task: ClosedForm) -> None:
         self._task = task
         self.x = task.x_0.clone()
-        self.blocks: Blocks = [self.x]
+        self.blocks: Vector = self.x
 
-    def gradient(self, draw: Draw) -> tuple[Tensor, list[Tensor]]:
-        coefficients = [c[draw.client] for c in self._task.coefficients]
+    def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
+        coefficients = self._coefficients(draw)
         value, gradient = self._task.value_and_gradient(self.x, coefficients)
-        if self._task.noise:
-            gradient = gradient + self._task.draw_noise([draw.client], draw, len(self.x))[0, 0]
-        return value, [gradient]
+        if not self._task.noise:
+            return value, gradient
+        noise = self._noise(draw)
+        return value + (noise * self.x).sum(-1), gradient + noise
+
+    def _coefficients(self, draw: Draw) -> Coefficients:
+        return [c[draw.client] for c in self._task.coefficients]
+
+    def _noise(self, draw: Draw) -> Tensor:
+        return self._task.draw_noise([draw.client], draw.stream, [draw.index])[0, 0, 0]
 
     def load_buffers(self, buffers: Buffers) -> None:
         """Has none."""
@@ -96,14 +103,22 @@ class _OneClientAtATime:
 
 
 class _AllClients(_OneClientAtATime):
+    AHEAD = 256
+    """How many draws' noise is made at once: the values are the same, the calls fewer."""
+
     def __init__(self, task: ClosedForm, shape: Sequence[int]) -> None:
         super().__init__(task)
         self.x = torch.empty(tuple(shape), dtype=task.x_0.dtype)
-        self.blocks = [self.x]
+        self.blocks = self.x
+        self._ahead: dict[str, tuple[int, Tensor]] = {}
 
-    def gradient(self, draw: Draw) -> tuple[Tensor, list[Tensor]]:
-        value, gradient = self._task.value_and_gradient(self.x, self._task.coefficients)
-        if self._task.noise:
-            clients = range(self._task.num_clients)
-            gradient = gradient + self._task.draw_noise(clients, draw, self.x.shape[-1])
-        return value, [gradient]
+    def _coefficients(self, draw: Draw) -> Coefficients:
+        return self._task.coefficients
+
+    def _noise(self, draw: Draw) -> Tensor:
+        block, offset = divmod(draw.index, self.AHEAD)
+        if draw.stream not in self._ahead or self._ahead[draw.stream][0] != block:
+            indices = range(block * self.AHEAD, (block + 1) * self.AHEAD)
+            noise = self._task.draw_noise(range(self._task.num_clients), draw.stream, indices)
+            self._ahead[draw.stream] = block, noise
+        return self._ahead[draw.stream][1][offset]

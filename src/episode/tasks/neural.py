@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from episode.core.vectors import Blocks, split
+from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
 from episode.errors import EpisodeError
 from episode.federation.protocols import Draw, Objective
@@ -84,7 +84,7 @@ class NeuralTask:
         """Writes x̄ and its buffers into the user's model, and returns it."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         with torch.no_grad():
-            for p, values in zip(parameters, _like(x, parameters), strict=True):
+            for p, values in zip(parameters, cut(x, [p.detach() for p in parameters]), strict=True):
                 p.copy_(values)
         _write_buffers(self.model, buffers)
         return self.model
@@ -103,19 +103,19 @@ class _Replica:
         self.module = copy.deepcopy(task.model, frozen).train()
         self._parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.x = torch.cat([p.detach().reshape(-1) for p in self._parameters])
-        self.blocks: Blocks = split(self.x, [p.reshape(-1) for p in self._parameters])
+        self.blocks: Vector = cut(self.x, [p.detach() for p in self._parameters])
         self._device = self.x.device
         self._has_buffers = any(True for _ in self.module.buffers())
         self._attach()
 
-    def gradient(self, draw: Draw) -> tuple[Tensor, list[Tensor]]:
+    def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
         if self._task.draws_random_numbers:
             key = (self._task.seed, "model", draw.client, draw.stream, draw.index)
             torch.manual_seed(derive(*key))
         loss = self._loss(draw)
         # Zeros for parameters that this batch did not touch.
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return loss.detach(), [g.reshape(-1) for g in gradients]
+        return loss.detach(), list(gradients)
 
     def load_buffers(self, buffers: Buffers) -> None:
         self._attach()
@@ -134,20 +134,14 @@ class _Replica:
         )
 
     def _loss(self, draw: Draw) -> Tensor:
-        batch = _to(self._task.batches[draw.client].draw(draw.stream, draw.index), self._device)
-        return self._task.loss(self.module, batch)
+        batch = self._task.batches[draw.client].draw(draw.stream, draw.index)
+        return self._task.loss(self.module, _to(batch, self._device))
 
     def _attach(self) -> None:
         """Makes the parameters views of x; again where a module has re-pointed them (cuDNN)."""
-        for p, view in zip(self._parameters, _like(self.x, self._parameters), strict=True):
+        for p, view in zip(self._parameters, self.blocks, strict=True):
             if p.data_ptr() != view.data_ptr():
                 p.data = view
-
-
-def _like(x: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Views of x with the parameters' shapes."""
-    parts = split(x, [p.reshape(-1) for p in parameters])
-    return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
 
 
 def _write_buffers(model: nn.Module, buffers: Buffers) -> None:

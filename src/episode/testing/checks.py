@@ -13,6 +13,7 @@ import torch
 
 from episode.core.algorithm import ALGORITHMS, Algorithm
 from episode.core.schedule import Schedule
+from episode.core.vectors import Vector
 from episode.federation import checkpoint
 from episode.federation.protocols import Draw, Objective, Task
 from episode.federation.rounds import Plan, Rounds
@@ -329,7 +330,7 @@ def _task_checks(task: Task) -> Iterator[Check]:
             for objective in (a, b, a):
                 objective.x.copy_(x)
                 objective.load_buffers(buffers)
-                gradients.append(torch.cat(objective.gradient(draw)[1]))
+                gradients.append(_flat(objective.gradient(draw)[1]))
             error = max(float((g - gradients[0]).abs().max()) for g in gradients)
             claim = f"client {client}'s {stream} gradient, on two replicas and repeated, differs by"
             yield Check(claim, error, 0.0)
@@ -344,7 +345,7 @@ def _task_checks(task: Task) -> Iterator[Check]:
 def _slope(target: Objective, x: torch.Tensor, buffers: Buffers) -> Check:
     """The loss's central difference along its gradient against the gradient's own norm."""
     draw = Draw(0, "local", 0)
-    gradient = torch.cat(target.gradient(draw)[1])
+    gradient = _flat(target.gradient(draw)[1])
     norm = gradient.norm()
     single = x.dtype == torch.float32
     h = (1e-2 if single else 1e-5) / max(1.0, float(norm))
@@ -357,3 +358,7 @@ def _slope(target: Objective, x: torch.Tensor, buffers: Buffers) -> Check:
     error = abs(slope / float(norm) - 1)
     claim = "the loss rises along its gradient as it should, to a share of"
     return Check(claim, error, 5e-2 if single else 1e-5)
+
+
+def _flat(v: Vector) -> torch.Tensor:
+    return v.reshape(-1) if isinstance(v, torch.Tensor) else torch.cat([b.reshape(-1) for b in v])

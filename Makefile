@@ -1,0 +1,63 @@
+# What a person runs, CI runs. `make help` lists it.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
+SOURCES := src tests benchmarks examples
+# With everything installed, the demo needs nothing more.
+DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check format test test-quick verify bench clean
+
+help:  ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | column -t -s '|'
+
+setup: .venv/.all  ## Make .venv and install everything into it, at pinned versions
+
+demo: $(DEMO_ENVIRONMENT)  ## Compare all algorithms on one task: a table and a picture (about a minute)
+	$(BIN)/episode demo
+
+check: .venv/.all  ## Format, lint, types, import rules
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: .venv/.all  ## Format and fix what can be fixed
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+test: .venv/.all  ## All tests
+	$(BIN)/pytest -n 2
+
+test-quick: .venv/.all  ## Tests of about a minute
+	$(BIN)/pytest -n 2 -m "not slow"
+
+verify: .venv/.all  ## Prove the maths: every check, its figure, its bound
+	$(BIN)/episode verify
+
+bench: .venv/.bench  ## Speed and memory, as ratios within one run (about ten minutes)
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## Remove the environment and everything that was made
+	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+
+.venv/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed: set PYTHON=/path/to/python3.11." >&2; exit 2; }
+	$(PYTHON) -m venv .venv
+
+.venv/.demo: pyproject.toml constraints.txt | .venv/bin/pip
+	@echo "Installing what the demo needs ..."
+	$(PIP) -e '.[plot]'
+	@touch $@
+
+.venv/.all: pyproject.toml constraints.txt | .venv/bin/pip
+	@echo "Installing everything ..."
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+.venv/.bench: pyproject.toml constraints.txt .venv/.all
+	$(PIP) -e '.[bench]'
+	@touch $@

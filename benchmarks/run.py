@@ -1,0 +1,274 @@
+"""`make bench`: speed and memory, both sides of each ratio in one run, alternating.
+
+    python benchmarks/run.py                 everything
+    python benchmarks/run.py overhead pfl    only these
+
+The machine's speed varies while it runs; so each figure is the median of ratios of neighbouring
+measurements, with their quartiles. Writes a table to stdout and JSON to runs/bench.json.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from episode.core.algorithm import ALGORITHMS
+from episode.core.schedule import Schedule
+from episode.engines.simulation import Simulation
+from episode.experiments.folder import environment
+from episode.experiments.recipes import synthetic
+from episode.federation.rounds import Plan, Rounds
+from episode.federation.state import ServerState
+from episode.tasks.neural import NeuralTask
+from workloads import BIRNN, LSTM, MLP, Workload, loss
+
+CLIENTS, LOCAL_STEPS = 8, 8
+OUTPUT = Path("runs/bench.json")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A measured figure, its quartiles, and what it should be."""
+
+    name: str
+    median: float
+    low: float
+    high: float
+    target: str
+    met: bool | None
+
+
+class Ours:
+    """Rounds of one algorithm on the simulation engine."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        algorithm: str,
+        workers: int,
+        gamma: float = 1e-3,
+        clients: int = 8,
+    ) -> None:
+        torch.manual_seed(0)
+        self.task = NeuralTask(
+            workload.make_model(),
+            workload.clients(clients, LOCAL_STEPS),
+            loss,
+            batch_size=workload.batch_size,
+        )
+        chosen = ALGORITHMS[algorithm]
+        plan = Plan(chosen, Schedule(1e-3, gamma), 10**9, LOCAL_STEPS)
+        self.engine = Simulation(self.task, chosen, workers)
+        self.server = ServerState(*self.task.initial())
+        self.rounds = Rounds(plan, self.task, self.engine)
+
+    def __call__(self) -> int:
+        """One round; returns how many gradients it took."""
+        before = self.server.counts.gradients
+        self.rounds.play(self.server)
+        return self.server.counts.gradients - before
+
+    def close(self) -> None:
+        """Ends the engine's threads."""
+        self.engine.close()
+
+
+def bare(workload: Workload, count: int) -> Callable[[], int]:
+    """`count` forward and backward passes on prepared batches, and nothing else."""
+    model = workload.make_model()
+    parameters = list(model.parameters())
+    batches = workload.clients(CLIENTS, batches=1)
+
+    def run() -> int:
+        for k in range(count):
+            torch.autograd.grad(loss(model, batches[k % CLIENTS]), parameters)
+        return count
+
+    return run
+
+
+def rate(run: Callable[[], int]) -> float:
+    """Gradients (or steps) per second of one call."""
+    started = time.perf_counter()
+    count = run()
+    return count / (time.perf_counter() - started)
+
+
+def compare(ours: Callable[[], int], theirs: Callable[[], int], repetitions: int) -> list[float]:
+    """How many times faster ours is, in neighbouring measurements, alternating who goes first."""
+    ours(), theirs()
+    ratios = []
+    for k in range(repetitions):
+        if k % 2:
+            a, b = rate(ours), rate(theirs)
+        else:
+            b, a = rate(theirs), rate(ours)
+        ratios.append(a / b)
+    return ratios
+
+
+def figure(
+    name: str, values: list[float], at_most: float | None = None, at_least: float | None = None
+) -> Figure:
+    """Median and quartiles against a target."""
+    low, median, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    if at_most is not None:
+        return Figure(name, median, low, high, f"<= {at_most:g}", median <= at_most)
+    if at_least is not None:
+        return Figure(name, median, low, high, f">= {at_least:g}", median >= at_least)
+    return Figure(name, median, low, high, "", None)
+
+
+def overhead() -> list[Figure]:
+    """Time over the bare gradients that the algorithm needs, one worker, in percent."""
+    figures = []
+    for workload, limit, repetitions in ((MLP, 25, 80), (LSTM, 3, 12), (BIRNN, 3, 12)):
+        for label, algorithm, gamma in (
+            ("fedavg", "fedavg", 1.0),
+            ("celgc", "celgc", 1e-9),
+            ("scaffold", "scaffold", 1.0),
+            ("episode, unclipped rounds", "episode", 1e9),
+            ("episode, clipped rounds", "episode", 1e-9),
+        ):
+            ours = Ours(workload, algorithm, 1, gamma, clients=2)
+            ratios = compare(ours, bare(workload, ours()), repetitions)
+            ours.close()
+            percent = [100 * (1 / r - 1) for r in ratios]
+            target = limit if algorithm == "episode" else None
+            figures.append(figure(f"overhead %: {workload.name}, {label}", percent, at_most=target))
+    return figures
+
+
+def workers() -> list[Figure]:
+    """Two workers against one."""
+    figures = []
+    for workload, least, repetitions in ((LSTM, 1.7, 8), (BIRNN, None, 8), (MLP, None, 40)):
+        two, one = Ours(workload, "episode", 2), Ours(workload, "episode", 1)
+        ratios = compare(two, one, repetitions)
+        two.close(), one.close()
+        figures.append(figure(f"two workers / one: {workload.name}", ratios, at_least=least))
+    return figures
+
+
+def pfl() -> list[Figure]:
+    """Local steps per second against pfl 0.6.0, FedAvg, one process, one thread each."""
+    from peer_pfl import run_rounds
+
+    figures = []
+    for workload, repetitions in ((MLP, 24), (LSTM, 8)):
+        peer = run_rounds(
+            workload.make_model,
+            loss,
+            workload.clients(CLIENTS, LOCAL_STEPS),
+            batch_size=workload.batch_size,
+            local_steps=LOCAL_STEPS,
+            rounds=1,
+            eta=1e-3,
+        )
+        for count in (1, 2):
+            ours = Ours(workload, "fedavg", count)
+            torch.set_num_threads(1)
+            ratios = compare(ours, peer, repetitions)
+            ours.close()
+            least = 1.0 if count == 1 else 1.7 if workload is LSTM else None
+            name = f"ours, {count} worker{'s' * (count > 1)} / pfl: {workload.name}, fedavg"
+            figures.append(figure(name, ratios, at_least=least))
+    return figures
+
+
+def memory() -> list[Figure]:
+    """What one more client of EPISODE holds, in vectors of d, and its time as N grows."""
+    peaks = {n: _peak_of(n) for n in (8, 64)}
+    vectors = (peaks[64] - peaks[8]) / 56
+    return [figure("memory per extra client, vectors of d: episode", [vectors], at_most=2.2)]
+
+
+def _peak_of(clients: int) -> float:
+    """Peak resident memory of a process that plays two rounds, in vectors of d."""
+    command = [sys.executable, __file__, "--peak", str(clients)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _print_peak(clients: int) -> None:
+    # A large d with tiny data, so that vectors are all that counts.
+    d = 2_000_000
+    model = torch.nn.Linear(d, 1, bias=False)
+    data = [(torch.zeros(1, 1), torch.zeros(1)) for _ in range(clients)]
+    algorithm = ALGORITHMS["episode"]
+    task = NeuralTask(model, data, lambda m, b: m.weight.mean() + b[0].sum(), batch_size=1)
+    engine = Simulation(task, algorithm, 1)
+    rounds = Rounds(Plan(algorithm, Schedule(1e-3, 1e-3), 2, 2), task, engine)
+    server = ServerState(*task.initial())
+    rounds.play(server), rounds.play(server)
+    engine.close()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / (4 * d))
+
+
+def scaling() -> list[Figure]:
+    """Time per client and round at N = 512 against N = 8."""
+    small, large = Ours(MLP, "episode", 1, clients=8), Ours(MLP, "episode", 1, clients=512)
+
+    def many() -> int:
+        return sum(small() for _ in range(64))
+
+    ratios = [1 / r for r in compare(large, many, 6)]
+    small.close(), large.close()
+    gc.collect()
+    return [figure("time per client, N = 512 / N = 8: MLP, episode", ratios, at_most=1.2)]
+
+
+def synthetic_figure() -> list[Figure]:
+    """Seconds for the paper's whole synthetic figure."""
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        for algorithm in ("celgc", "episode"):
+            synthetic(algorithm)
+        seconds.append(time.perf_counter() - started)
+    return [figure("seconds: synthetic figure, 720 runs x 500 rounds", seconds, at_most=2.0)]
+
+
+BENCHMARKS = {
+    "overhead": overhead,
+    "workers": workers,
+    "pfl": pfl,
+    "memory": memory,
+    "scaling": scaling,
+    "synthetic": synthetic_figure,
+}
+
+
+def main(names: list[str]) -> None:
+    """Runs the named benchmarks, prints the table, writes the JSON."""
+    if names[:1] == ["--peak"]:
+        return _print_peak(int(names[1]))
+    if wrong := set(names) - BENCHMARKS.keys():
+        sys.exit(f"There is no benchmark {min(wrong)!r}: use {', '.join(BENCHMARKS)}.")
+    torch.set_num_threads(1)
+    figures: list[Figure] = []
+    for name in names or BENCHMARKS:
+        for measured in BENCHMARKS[name]():
+            met = {True: "met", False: "MISSED", None: ""}[measured.met]
+            spread = f"({measured.low:.3g} to {measured.high:.3g})"
+            line = f"{measured.name:<58} {measured.median:7.3g} {spread:<20} {measured.target:<8}"
+            print(f"{line} {met}", flush=True)
+            figures.append(measured)
+    OUTPUT.parent.mkdir(exist_ok=True)
+    report = {"environment": environment(), "figures": [asdict(f) for f in figures]}
+    OUTPUT.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"Written to {OUTPUT}.")
+    return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _leave_nothing_behind() -> Iterator[None]:
+    """Every test ends with the threads and the thread setting that it began with."""
+    before, setting = set(threading.enumerate()), torch.get_num_threads()
+    yield
+    left = [t.name for t in threading.enumerate() if t not in before and "episode" in t.name]
+    assert not left
+    assert torch.get_num_threads() == setting

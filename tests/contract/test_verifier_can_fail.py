@@ -1,0 +1,155 @@
+"""The verifier is worth nothing unless it fails on the bugs that peers really shipped.
+
+Each test plants one: four ways in which frameworks got SCAFFOLD wrong, and a few of EPISODE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from episode.core import clipping
+from episode.engines.simulation import Simulation
+from episode.federation import worker
+from episode.federation.protocols import Phase, Reply
+from episode.federation.state import ClientState
+from episode.federation.worker import Worker
+from episode.testing import checks
+from episode.testing.problems import in_this_process
+
+
+def failed(*groups: Any, make_engine: Any = in_this_process) -> list[str]:
+    """What the given groups of checks find wrong; a crash of the planted bug counts as found."""
+    return [c.claim for group in groups for c in group(make_engine) if not c.passed]
+
+
+def about(name: str, claims: list[str]) -> list[str]:
+    return [claim for claim in claims if claim.startswith(name + " ")]
+
+
+def assert_scaffold_is_caught(claims: list[str]) -> None:
+    """By both nets: where it ends, and how it got there."""
+    assert about("scaffold ends", claims) or about("scaffold", claims)
+    assert any("ends at a minimum" in c for c in about("scaffold", claims))
+    assert any("plain program" in c for c in about("scaffold", claims))
+
+
+NETS = (checks._fixed_points, checks._trajectories)
+
+
+def test_nothing_is_caught_where_nothing_is_planted() -> None:
+    assert failed(*NETS) == []
+
+
+def test_scaffold_with_the_sign_of_the_correction_wrong_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = Worker._correction
+
+    def wrong(self: Worker, state: ClientState, G: torch.Tensor | None) -> Any:
+        shift = right(self, state, G)
+        if shift is not None:
+            self._shift.neg_()
+        return shift
+
+    monkeypatch.setattr(Worker, "_correction", wrong)
+    assert_scaffold_is_caught(failed(*NETS))
+
+
+def test_scaffold_with_the_correction_never_applied_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Worker, "_correction", lambda self, state, G: None)
+    claims = failed(*NETS)
+    assert_scaffold_is_caught(claims)
+    assert about("episode", claims)
+
+
+def test_scaffold_with_the_clients_memory_never_stored_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forgetful(state: ClientState, memory: torch.Tensor) -> torch.Tensor:
+        return memory if state.memory is None else memory - state.memory
+
+    monkeypatch.setattr(worker, "_memorise", forgetful)
+    assert_scaffold_is_caught(failed(*NETS))
+
+
+def test_scaffold_with_only_the_last_clients_change_kept_is_caught() -> None:
+    class LastOnly(Simulation):
+        def average(
+            self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
+        ) -> Reply:
+            last: dict[str, torch.Tensor] = {}
+            serve = self._serve
+
+            def watched(phase: Phase, client: int, broadcast: Any) -> Reply:
+                reply = serve(phase, client, broadcast)
+                if client == cohort[-1]:
+                    last.update(reply.vectors)
+                return reply
+
+            self._serve = watched  # type: ignore[method-assign]
+            mean = super().average(phase, cohort, weights=weights, **broadcast)
+            self._serve = serve  # type: ignore[method-assign]
+            if "change" in mean.vectors:
+                mean.vectors["change"] = last["change"]
+            return mean
+
+    claims = failed(*NETS, make_engine=lambda task, algorithm: LastOnly(task, algorithm, 1))
+    assert_scaffold_is_caught(claims)
+
+
+def test_scaffolds_popular_memory_formula_is_caught_under_clipping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = Worker.local
+
+    def popular(self: Worker, client: int, state: ClientState, **given: Any) -> Reply:
+        before = state.memory
+        reply = right(self, client, state, **given)
+        if self.algorithm.correction.remembers:
+            moved = (given["x"] - reply.vectors["x"]) / (given["eta"] * given["local_steps"])
+            old = torch.zeros_like(moved) if before is None else before
+            state.memory = old - given["G"] + moved
+            reply.vectors["change"] = state.memory - old
+        return reply
+
+    monkeypatch.setattr(Worker, "local", popular)
+    claims = failed(checks._trajectories, checks._memory_under_clipping)
+    assert about("scaffold_clipped", claims)
+    assert not about("scaffold", claims)  # without clipping the formula is right
+
+
+def test_clipping_decided_by_the_step_instead_of_the_round_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clipping.Episodic, "step_size", clipping.PerStep().step_size)
+    claims = failed(checks._trajectories)
+    assert about("episode", claims)
+    assert not about("celgc", claims)
+
+
+def test_a_probe_batch_used_again_by_the_first_step_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = Worker.local
+
+    def thrifty(self: Worker, client: int, state: ClientState, **given: Any) -> Reply:
+        gradient = self.objective.gradient
+
+        def same_stream(draw: Any) -> Any:
+            first = draw.index % given["local_steps"] == 0
+            return gradient(type(draw)(client, "probe", given["round"]) if first else draw)
+
+        self.objective.gradient = same_stream  # type: ignore[method-assign]
+        try:
+            return right(self, client, state, **given)
+        finally:
+            self.objective.gradient = gradient  # type: ignore[method-assign]
+
+    monkeypatch.setattr(Worker, "local", thrifty)
+    assert about("episode", failed(checks._trajectories))
