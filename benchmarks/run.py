@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -129,9 +129,8 @@ def figure(
     return Figure(name, median, low, high, "", None)
 
 
-def overhead() -> list[Figure]:
+def overhead() -> Iterator[Figure]:
     """Time over the bare gradients that the algorithm needs, one worker, in percent."""
-    figures = []
     for workload, limit, repetitions in ((MLP, 25, 80), (LSTM, 3, 12), (BIRNN, 3, 12)):
         for label, algorithm, gamma in (
             ("fedavg", "fedavg", 1.0),
@@ -145,26 +144,22 @@ def overhead() -> list[Figure]:
             ours.close()
             percent = [100 * (1 / r - 1) for r in ratios]
             target = limit if algorithm == "episode" else None
-            figures.append(figure(f"overhead %: {workload.name}, {label}", percent, at_most=target))
-    return figures
+            yield figure(f"overhead %: {workload.name}, {label}", percent, at_most=target)
 
 
-def workers() -> list[Figure]:
+def workers() -> Iterator[Figure]:
     """Two workers against one."""
-    figures = []
     for workload, least, repetitions in ((LSTM, 1.7, 8), (BIRNN, None, 8), (MLP, None, 40)):
         two, one = Ours(workload, "episode", 2), Ours(workload, "episode", 1)
         ratios = compare(two, one, repetitions)
         two.close(), one.close()
-        figures.append(figure(f"two workers / one: {workload.name}", ratios, at_least=least))
-    return figures
+        yield figure(f"two workers / one: {workload.name}", ratios, at_least=least)
 
 
-def pfl() -> list[Figure]:
+def pfl() -> Iterator[Figure]:
     """Local steps per second against pfl 0.6.0, FedAvg, one process, one thread each."""
     from peer_pfl import run_rounds
 
-    figures = []
     for workload, repetitions in ((MLP, 24), (LSTM, 8)):
         peer = run_rounds(
             workload.make_model,
@@ -182,15 +177,14 @@ def pfl() -> list[Figure]:
             ours.close()
             least = 1.0 if count == 1 else 1.7 if workload is LSTM else None
             name = f"ours, {count} worker{'s' * (count > 1)} / pfl: {workload.name}, fedavg"
-            figures.append(figure(name, ratios, at_least=least))
-    return figures
+            yield figure(name, ratios, at_least=least)
 
 
-def memory() -> list[Figure]:
+def memory() -> Iterator[Figure]:
     """What one more client of EPISODE holds, in vectors of d, and its time as N grows."""
     peaks = {n: _peak_of(n) for n in (8, 64)}
     vectors = (peaks[64] - peaks[8]) / 56
-    return [figure("memory per extra client, vectors of d: episode", [vectors], at_most=2.2)]
+    yield figure("memory per extra client, vectors of d: episode", [vectors], at_most=2.2)
 
 
 def _peak_of(clients: int) -> float:
@@ -214,7 +208,7 @@ def _print_peak(clients: int) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / (4 * d))
 
 
-def scaling() -> list[Figure]:
+def scaling() -> Iterator[Figure]:
     """Time per client and round at N = 512 against N = 8."""
     small, large = Ours(MLP, "episode", 1, clients=8), Ours(MLP, "episode", 1, clients=512)
 
@@ -224,10 +218,10 @@ def scaling() -> list[Figure]:
     ratios = [1 / r for r in compare(large, many, 6)]
     small.close(), large.close()
     gc.collect()
-    return [figure("time per client, N = 512 / N = 8: MLP, episode", ratios, at_most=1.2)]
+    yield figure("time per client, N = 512 / N = 8: MLP, episode", ratios, at_most=1.2)
 
 
-def synthetic_figure() -> list[Figure]:
+def synthetic_figure() -> Iterator[Figure]:
     """Seconds for the paper's whole synthetic figure."""
     seconds = []
     for _ in range(5):
@@ -235,7 +229,7 @@ def synthetic_figure() -> list[Figure]:
         for algorithm in ("celgc", "episode"):
             synthetic(algorithm)
         seconds.append(time.perf_counter() - started)
-    return [figure("seconds: synthetic figure, 720 runs x 500 rounds", seconds, at_most=2.0)]
+    yield figure("seconds: synthetic figure, 720 runs x 500 rounds", seconds, at_most=2.0)
 
 
 BENCHMARKS = {

@@ -4,25 +4,31 @@
 checks that prove the maths, for our algorithms, tasks and engines and for yours.
 """
 
-from episode.core import (
-    ALGORITHMS,
-    Algorithm,
-    Descent,
-    Episodic,
-    Guarded,
-    PerStep,
-    Remembered,
-    Resampled,
-    Schedule,
-    Synchronous,
-    Unclipped,
-    Uncorrected,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from episode.errors import ClientError, EpisodeError
-from episode.experiments.fit import fit
-from episode.experiments.run import Run
-from episode.federation.sampling import Cyclic, Full, Uniform
 from episode.version import __version__
+
+if TYPE_CHECKING:
+    from episode.core import (
+        ALGORITHMS,
+        Algorithm,
+        Descent,
+        Episodic,
+        Guarded,
+        PerStep,
+        Remembered,
+        Resampled,
+        Schedule,
+        Synchronous,
+        Unclipped,
+        Uncorrected,
+    )
+    from episode.experiments.fit import fit
+    from episode.experiments.run import Run
+    from episode.federation.sampling import Cyclic, Full, Uniform
 
 __all__ = [
     "ALGORITHMS",
@@ -46,3 +52,20 @@ __all__ = [
     "__version__",
     "fit",
 ]
+
+_HOMES = {
+    "Cyclic": "episode.federation.sampling",
+    "Full": "episode.federation.sampling",
+    "Run": "episode.experiments.run",
+    "Uniform": "episode.federation.sampling",
+    "fit": "episode.experiments.fit",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used: torch takes seconds, and help should not."""
+    if name not in __all__:
+        raise AttributeError(f"module 'episode' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES.get(name, "episode.core")), name)

@@ -69,7 +69,7 @@ def demo(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run every algorithm on the digits task at one budget, and compare them."""
+    """Compare all algorithms on one task: a table and a picture."""
     from episode.demo import PICTURE, experiments, run_demo
     from episode.results.tables import as_table, comparison
 
@@ -135,14 +135,9 @@ def list_names(
 ) -> None:
     """List algorithms, tasks and engines, one line each."""
     from episode.errors import unknown
-    from episode.experiments.config import ENGINES, describe_algorithms
-    from episode.tasks import TASKS
+    from episode.experiments.catalogue import catalogue
 
-    kinds = {
-        "algorithms": describe_algorithms(),
-        "tasks": {name: task.summary for name, task in TASKS.items()},
-        "engines": ENGINES,
-    }
+    kinds = catalogue()
     if kind not in (*kinds, "all"):
         raise unknown("list of", kind, [*kinds, "all"])
     chosen = kinds if kind == "all" else {kind: kinds[kind]}
@@ -152,12 +147,12 @@ def list_names(
     for title, entries in chosen.items():
         out.print(f"[bold]{title}[/bold]")
         for name, line in entries.items():
-            out.print(f"  {name:<20} {line}")
+            out.print(f"  {name:<20} {line}", markup=False)
 
 
 @app.command(epilog="Example: episode verify")
 def verify(as_json: AsJson = False) -> None:
-    """Prove the maths in front of you: every check, its figure and its bound."""
+    """Prove the maths: every check, its figure and its bound."""
     from episode.testing import verify as checks
 
     done = []

@@ -17,7 +17,7 @@ from episode.federation import worker
 from episode.federation.protocols import Phase, Reply
 from episode.federation.state import ClientState
 from episode.federation.worker import Worker
-from episode.testing import checks
+from episode.testing import maths
 from episode.testing.problems import in_this_process
 
 
@@ -37,7 +37,7 @@ def assert_scaffold_is_caught(claims: list[str]) -> None:
     assert any("plain program" in c for c in about("scaffold", claims))
 
 
-NETS = (checks._fixed_points, checks._trajectories)
+NETS = (maths.fixed_points, maths.trajectories)
 
 
 def test_nothing_is_caught_where_nothing_is_planted() -> None:
@@ -119,7 +119,7 @@ def test_scaffolds_popular_memory_formula_is_caught_under_clipping(
         return reply
 
     monkeypatch.setattr(Worker, "local", popular)
-    claims = failed(checks._trajectories, checks._memory_under_clipping)
+    claims = failed(maths.trajectories, maths.memory_under_clipping)
     assert about("scaffold_clipped", claims)
     assert not about("scaffold", claims)  # without clipping the formula is right
 
@@ -128,7 +128,7 @@ def test_clipping_decided_by_the_step_instead_of_the_round_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(clipping.Episodic, "step_size", clipping.PerStep().step_size)
-    claims = failed(checks._trajectories)
+    claims = failed(maths.trajectories)
     assert about("episode", claims)
     assert not about("celgc", claims)
 
@@ -152,4 +152,4 @@ def test_a_probe_batch_used_again_by_the_first_step_is_caught(
             self.objective.gradient = gradient  # type: ignore[method-assign]
 
     monkeypatch.setattr(Worker, "local", thrifty)
-    assert about("episode", failed(checks._trajectories))
+    assert about("episode", failed(maths.trajectories))

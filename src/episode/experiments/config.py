@@ -11,15 +11,14 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 
-from episode.core.algorithm import ALGORITHMS, Algorithm
+from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
 from episode.errors import EpisodeError, unknown
+from episode.experiments.catalogue import ENGINES
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Cyclic, Full, Uniform
 from episode.tasks import TASKS
 from episode.tasks.settings import TaskSettings
-
-ENGINES = {"simulation": "all clients in this process, on worker threads"}
 
 NAMED = ("task", "algorithm", "engine")
 """Sections that may be given by their name alone: algorithm = "episode"."""
@@ -49,20 +48,20 @@ class AlgorithmSection(Section):
 
     def build(self) -> Algorithm:
         options = self.model_dump(exclude={"name", "correction", "clipping"})
-        if self.correction or self.clipping:
-            if self.name:
-                raise EpisodeError(
-                    f"algorithm.name is {self.name!r} and a correction or clipping is given too: "
-                    "name the algorithm, or its cell, not both."
-                )
+        if self.name is None:
             cell = {"correction": self.correction, "clipping": self.clipping}
             return Algorithm.from_dict({**cell, **options})
-        return Algorithm.named(self.name or "episode", **options)
+        if self.correction or self.clipping:
+            raise EpisodeError(
+                f"algorithm.name is {self.name!r} and a correction or clipping is given too: "
+                "name the algorithm, or its cell, not both."
+            )
+        return Algorithm.named(self.name, **options)
 
     @property
     def label(self) -> str:
         """The name, or the cell's coordinates."""
-        return f"{self.correction}-{self.clipping}" if self.correction else self.name or "episode"
+        return self.name or f"{self.correction}-{self.clipping}"
 
 
 class ScheduleSection(Section):
@@ -155,8 +154,6 @@ class Experiment(Section):
         """JSON values from which `from_dict` builds the same experiment."""
         values = self.model_dump(mode="json", exclude_none=True)
         values["task"] = {"name": values.pop("task_name"), **values["task"]}
-        if "correction" not in values["algorithm"]:
-            values["algorithm"]["name"] = self.algorithm.label
         return {"seed": values.pop("seed"), **values}
 
     @property
@@ -194,6 +191,8 @@ class Experiment(Section):
         built: dict[str, Any] = {"task": _parse(kind, "task", task), "task_name": name}
         for section, model in sections.items():
             given = {**kind.defaults.get(section, {}), **_table(rest, section)}
+            if section == "algorithm" and not given.keys() & {"name", "correction", "clipping"}:
+                given["name"] = "episode"
             built[section] = _parse(model, section, given)
         if built["engine"].name not in ENGINES:
             raise unknown("engine", built["engine"].name, ENGINES)
@@ -230,7 +229,9 @@ def identity_of(values: Any) -> str:
 def _read(path: Path) -> dict[str, Any]:
     try:
         if path.is_dir():
-            return dict(json.loads((path / "config.json").read_text()))
+            values = dict(json.loads((path / "config.json").read_text()))
+            values.pop("id", None)
+            return values
         with path.open("rb") as file:
             return tomllib.load(file)
     except FileNotFoundError:
@@ -289,26 +290,3 @@ def _parse(model: type[T], section: str, values: Mapping[str, Any]) -> T:
 
 def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
-
-
-def describe_algorithms() -> dict[str, str]:
-    """One line for each named algorithm."""
-    return {
-        name: f"{a.correction.name} x {a.clipping.name}: {_sentence(name)}"
-        for name, a in ALGORITHMS.items()
-    }
-
-
-def _sentence(name: str) -> str:
-    return {
-        "fedavg": "clients on their own, averaged; drifts, and may blow up",
-        "celgc": "FedAvg with each step clipped; stalls when clients disagree",
-        "scaffold": "corrected by last round's gradients; may blow up",
-        "scaffold_clipped": "SCAFFOLD with each step clipped",
-        "naive_parallel_clip": "one clipped step per exchange; the yardstick, and slow to talk",
-        "episode": "the paper's: fresh corrections, one clipping decision a round",
-        "episode_unclipped": "EPISODE without its clipping; for ablation",
-        "episode_guarded": "EPISODE with unclipped rounds guarded; the safe choice",
-        "episode_plus_plus": "EPISODE on remembered gradients, for cohorts of some clients",
-        "parallel_sgd": "one plain step per exchange",
-    }[name]

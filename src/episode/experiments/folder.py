@@ -44,7 +44,11 @@ class RunFolder:
             raise EpisodeError(
                 f"Another process is writing to {self.path}: wait for it, or choose another folder."
             ) from None
-        self._claim()
+        try:
+            self._claim()
+        except BaseException:
+            self._lock.close()
+            raise
         return self
 
     def __exit__(

@@ -47,14 +47,12 @@ def save(
         "checksum": _checksum(tensors),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        save_file(tensors, temporary, metadata={"episode": json.dumps(header)})
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    # One writer at a time (see RunFolder), so what a kill leaves here the next save replaces.
+    temporary = path.with_name(f"{path.name}.tmp")
+    save_file(tensors, temporary, metadata={"episode": json.dumps(header)})
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync(path.parent)
 
 
 def load(path: Path, identity: str, device: str) -> tuple[ServerState, dict[int, ClientState]]:

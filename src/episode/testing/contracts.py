@@ -1,0 +1,184 @@
+"""What an algorithm, a task and an engine must do to be one; for ours and for anybody's."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from episode.core.algorithm import ALGORITHMS, Algorithm
+from episode.core.schedule import Schedule
+from episode.core.vectors import Vector
+from episode.federation import checkpoint
+from episode.federation.protocols import Draw, Objective, Task
+from episode.federation.rounds import Plan, Rounds
+from episode.federation.sampling import Uniform
+from episode.federation.state import Buffers, ServerState
+from episode.testing.check import EXACT, Check, against_plain
+from episode.testing.maths import memories_of_cohorts, trajectories
+from episode.testing.problems import MakeEngine, Problem, distance, gap, in_this_process, play
+
+
+def check_algorithm(algorithm: Algorithm, make_engine: MakeEngine = in_this_process) -> list[Check]:
+    """An algorithm can be stored, repeated and resumed, and follows its plain program."""
+    return _require(_algorithm_checks(algorithm, make_engine))
+
+
+def check_engine(make_engine: MakeEngine) -> list[Check]:
+    """An engine plays every algorithm as the plain programs do, for full and partial cohorts."""
+    checks = (trajectories, memories_of_cohorts, _metrics, _weights, _resuming)
+    return _require(check for make in checks for check in make(make_engine))
+
+
+def check_task(task: Task) -> list[Check]:
+    """A task's gradients are those of its loss, and a pure function of the draw."""
+    return _require(_task_checks(task))
+
+
+def _require(checks: Iterable[Check]) -> list[Check]:
+    done = list(checks)
+    failed = [str(check) for check in done if not check.passed]
+    assert not failed, "; ".join(failed)
+    return done
+
+
+def _algorithm_checks(algorithm: Algorithm, make_engine: MakeEngine) -> Iterator[Check]:
+    name = f"{algorithm.correction.name} x {algorithm.clipping.name}"
+    rebuilt = Algorithm.from_dict(json.loads(json.dumps(algorithm.to_dict())))
+    same = rebuilt == algorithm and hash(rebuilt) == hash(algorithm)
+    yield Check(f"{name} survives JSON and is hashable (1 is yes)", float(same), 1, at_least=True)
+    problem = Problem.heterogeneous(noise=1.0)
+    first, second = (play(problem, algorithm, 10, make_engine) for _ in range(2))
+    yield Check(f"{name}, repeated, differs by", distance(first.path, second.path), 0.0)
+    yield _resumes(name, algorithm, make_engine)
+    standard = Algorithm.from_dict(
+        {
+            "correction": algorithm.correction.name,
+            "clipping": algorithm.clipping.name,
+            "reuse_probe": algorithm.reuse_probe,
+        }
+    )
+    if algorithm == standard:
+        yield against_plain(name, algorithm, problem, make_engine)
+    if algorithm.correction.has_global and algorithm.weighting == "uniform":
+        yield _fixed_point_of(name, algorithm, make_engine)
+
+
+def _fixed_point_of(name: str, algorithm: Algorithm, make_engine: MakeEngine) -> Check:
+    """‖∇(f + λ/2 ‖x‖²)‖ at the end: weight decay is part of the objective."""
+    problem = Problem.heterogeneous(eta=0.02)
+    x = play(problem, algorithm, 400, make_engine).server.x
+    decayed = replace(problem, curvatures=problem.curvatures + algorithm.descent.weight_decay)
+    return Check(f"{name} ends at a minimum, its gradient norm", decayed.gradient_norm(x), 1e-5)
+
+
+def _metrics(make_engine: MakeEngine) -> Iterator[Check]:
+    """One figure per client of the cohort, in its order."""
+    problem = replace(Problem.heterogeneous(clients=6), local_steps=1)
+    cohorts = Uniform(3)
+    played = play(problem, ALGORITHMS["fedavg"], 1, make_engine, cohorts)
+    (telemetry,) = played.telemetry
+    losses = telemetry.metrics["loss"]
+    a, b, x = problem.curvatures, problem.slopes, problem.x_0
+    expected = [float(np.sum(a[i] * x * x / 2 + b[i] * x)) for i in telemetry.cohort]
+    error = float("inf") if len(losses) != 3 else gap(np.array(losses, float), np.array(expected))
+    yield Check("losses come per client, in the cohort's order, to", error, EXACT)
+
+
+def _weights(make_engine: MakeEngine) -> Iterator[Check]:
+    """The engine's mean is the weighted one."""
+    problem = Problem.heterogeneous(clients=3)
+    task = problem.task()
+    engine = make_engine(task, ALGORITHMS["episode"])
+    weights = [1.0, 2.0, 5.0]
+    try:
+        x, buffers = task.initial()
+        reply = engine.average("probe", [0, 1, 2], weights=weights, round=0, x=x, buffers=buffers)
+    finally:
+        engine.close()
+    gradients = [problem.gradient()(i, problem.x_0, "probe", 0) for i in range(3)]
+    expected = np.average(gradients, axis=0, weights=weights)
+    error = gap(reply.vectors["gradient"].numpy(), expected)
+    yield Check("a weighted mean is right, to", error, EXACT)
+
+
+def _resuming(make_engine: MakeEngine) -> Iterator[Check]:
+    for name in ("scaffold_clipped", "episode_plus_plus"):
+        yield _resumes(name, Algorithm.named(name, momentum=0.9), make_engine)
+
+
+def _resumes(name: str, algorithm: Algorithm, make_engine: MakeEngine) -> Check:
+    """Half a run, a checkpoint, a new engine, the other half: the same x̄, bit for bit."""
+    problem = Problem.heterogeneous(noise=1.0)
+    whole = play(problem, algorithm, 8, make_engine)
+    task = problem.task()
+    plan = Plan(algorithm, Schedule(problem.eta, problem.gamma), 8, problem.local_steps)
+    server = ServerState(*task.initial())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.safetensors"
+        for rounds in (plan.rounds_to_play // 2, plan.rounds_to_play):
+            engine = make_engine(task, algorithm)
+            try:
+                if path.exists():
+                    server, states = checkpoint.load(path, "check", "cpu")
+                    engine.load_client_states(states)
+                loop = Rounds(plan, task, engine)
+                while server.round < rounds:
+                    loop.play(server)
+                checkpoint.save(path, server, engine.client_states(), "check")
+            finally:
+                engine.close()
+    error = distance([server.x], [whole.server.x])
+    return Check(f"{name}, stopped and resumed, differs by", error, 0.0)
+
+
+def _task_checks(task: Task) -> Iterator[Check]:
+    yield Check("number of clients", task.num_clients, 1, at_least=True)
+    fewest = min(task.examples(c) for c in range(task.num_clients))
+    yield Check("examples of the smallest client", fewest, 1, at_least=True)
+    a, b = task.objective(), task.objective()
+    x, buffers = task.initial()
+    for client in {0, task.num_clients - 1}:
+        for stream in ("probe", "local"):
+            draw = Draw(client, stream, 3)
+            gradients = []
+            for objective in (a, b, a):
+                objective.x.copy_(x)
+                objective.load_buffers(buffers)
+                gradients.append(_flat(objective.gradient(draw)[1]))
+            error = max(float((g - gradients[0]).abs().max()) for g in gradients)
+            claim = f"client {client}'s {stream} gradient, on two replicas and repeated, differs by"
+            yield Check(claim, error, 0.0)
+    a.x.copy_(x)
+    yield _slope(a, x, buffers)
+    before = dict(task.evaluate(x, buffers))
+    again = dict(task.evaluate(x.clone(), buffers))
+    same = before == again
+    yield Check("an evaluation, repeated, is the same (1 is yes)", float(same), 1, at_least=True)
+
+
+def _slope(target: Objective, x: torch.Tensor, buffers: Buffers) -> Check:
+    """The loss's central difference along its gradient against the gradient's own norm."""
+    draw = Draw(0, "local", 0)
+    gradient = _flat(target.gradient(draw)[1])
+    norm = gradient.norm()
+    single = x.dtype == torch.float32
+    h = (1e-2 if single else 1e-5) / max(1.0, float(norm))
+    values: list[float] = []
+    for sign in (1, -1):
+        target.x.copy_(x + sign * h * gradient / norm)
+        target.load_buffers(buffers)
+        values.append(float(target.gradient(draw)[0]))
+    slope = (values[0] - values[1]) / (2 * h)
+    error = abs(slope / float(norm) - 1)
+    claim = "the loss rises along its gradient as it should, to a share of"
+    return Check(claim, error, 5e-2 if single else 1e-5)
+
+
+def _flat(v: Vector) -> torch.Tensor:
+    return v.reshape(-1) if isinstance(v, torch.Tensor) else torch.cat([b.reshape(-1) for b in v])

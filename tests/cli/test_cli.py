@@ -1,0 +1,121 @@
+"""The command line as a user meets it: output, help, exit codes, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+QUICK = ["--set", "budget.rounds=2", "--set", "budget.local_steps=2"]
+
+
+def episode(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "episode", *arguments],
+        cwd=cwd, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize("command", ["demo", "run", "list", "verify"])
+def test_every_help_has_a_sentence_and_an_example(command: str, tmp_path: Path) -> None:
+    text = episode(command, "--help", cwd=tmp_path).stdout
+    assert f"Example: episode {command}" in text
+
+
+def test_run_writes_a_folder_and_prints_its_summary(tmp_path: Path) -> None:
+    done = episode("run", *QUICK, "--folder", "here", cwd=tmp_path)
+    assert "finished" in done.stdout
+    assert "test_accuracy" in done.stdout
+    assert (tmp_path / "here" / "summary.json").exists()
+    done = episode("run", *QUICK, "--folder", "here", cwd=tmp_path, code=2)
+    assert "holds a run already: go on with --resume" in done.stderr
+    again = episode("run", "here", "--resume", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["status"] == "finished"
+
+
+def test_run_takes_toml_and_dry_run_prints_what_would_run(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('algorithm = "celgc"\n[task]\nname = "quadratics"\n')
+    done = episode("run", "c.toml", "--dry-run", "--set", "seed=7", cwd=tmp_path)
+    assert 'name = "celgc"' in done.stdout
+    assert "seed = 7" in done.stdout
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "printed.toml").write_text(done.stdout)
+    result = json.loads(episode("run", "printed.toml", "--json", cwd=tmp_path).stdout)
+    assert result["figures"]["x"] == pytest.approx(0, abs=1e-9)
+    assert result["folder"].startswith("runs/quadratics-celgc-")
+
+
+def test_list_names_everything(tmp_path: Path) -> None:
+    names = json.loads(episode("list", "--json", cwd=tmp_path).stdout)
+    assert len(names["algorithms"]) == 10
+    assert set(names["tasks"]) == {"digits", "synthetic", "quadratics"}
+    assert "simulation" in names["engines"]
+    assert "celgc" in episode("list", "algorithms", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--set", "algorithm=epsode"], "did you mean 'episode'?"),
+        (["run", "--set", "cohorts.kind=uniform", "--set", "cohorts.cohort_size=99"], "8 clients"),
+        (["run", "missing.toml"], "There is no config missing.toml"),
+        (["run", "--set", "task.num_clients=5000"], "5000 clients cannot share 1438 examples"),
+        (["run", "--folder", "/proc/nothing"], "cannot be written"),
+        (["list", "algorithm"], "did you mean 'algorithms'"),
+        (["frobnicate"], "No such command"),
+        (["demo", "--rounds", "0"], "not in the range"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_exit_code_2(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    done = episode(*arguments, cwd=tmp_path, code=2)
+    assert message in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_diverged_run_is_a_result_not_a_failure(tmp_path: Path) -> None:
+    sets = ["task=synthetic", "task.x_0=50", "algorithm=fedavg", "budget.rounds=5"]
+    done = episode("run", *(a for s in sets for a in ("--set", s)), "--json", cwd=tmp_path)
+    result = json.loads(done.stdout)
+    assert result["status"] == "diverged"
+    assert "in round 0" in result["reason"]
+
+
+def test_demo_writes_table_picture_and_runs(tmp_path: Path) -> None:
+    done = episode("demo", "--rounds", "2", "--folder", "d", cwd=tmp_path)
+    for name in ("fedavg", "scaffold", "episode_guarded", "naive_parallel_clip"):
+        assert name in done.stdout
+        assert (tmp_path / "d" / name / "summary.json").exists()
+    assert (tmp_path / "d" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert max(len(line) for line in done.stdout.splitlines()[:12]) <= 80
+    rows = json.loads(
+        episode("demo", "--rounds", "2", "--folder", "d", "--json", cwd=tmp_path).stdout
+    )
+    assert {
+        "accuracy",
+        "loss",
+        "status",
+        "rounds",
+        "exchanges",
+        "MB",
+        "gradients",
+        "seconds",
+    } < set(rows[0])
+
+
+@pytest.mark.slow
+def test_verify_prints_figures_and_bounds(tmp_path: Path) -> None:
+    done = episode("verify", cwd=tmp_path)
+    assert "48 of 48 checks hold." in done.stdout
+    assert "(must be <= 1e-12)" in done.stdout
+
+
+def test_version(tmp_path: Path) -> None:
+    assert episode("--version", cwd=tmp_path).stdout.strip().count(".") == 2
