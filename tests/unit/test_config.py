@@ -9,6 +9,7 @@ import pytest
 
 from episode import EpisodeError
 from episode.experiments.config import Experiment, read_experiment, to_toml
+from episode.experiments.run import job_of
 
 
 def test_an_empty_config_is_episode_on_digits() -> None:
@@ -73,6 +74,12 @@ def test_a_cell_of_the_grid_can_be_asked_for_by_its_coordinates() -> None:
 def test_every_mistake_is_a_sentence(override: str, message: str) -> None:
     with pytest.raises(EpisodeError, match=message.replace("[", r"\[")):
         read_experiment(None, [override])
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "toaster"])
+def test_a_device_that_is_not_there_is_refused(device: str) -> None:
+    with pytest.raises(EpisodeError, match=f"engine.device is '{device}', which cannot be used"):
+        job_of(read_experiment(None, [f"engine.device={device}"]))
 
 
 def test_a_meaningless_cell_is_refused_by_name() -> None:

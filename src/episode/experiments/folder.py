@@ -71,11 +71,11 @@ class RunFolder:
         path = self.path / store.SUMMARY
         return store.read_json(path) if path.exists() else None
 
-    def has_ended_without_checkpoint(self) -> bool:
-        """Whether somebody removed the state that a finished run must have left."""
+    def forget_failure(self) -> None:
+        """A run that failed goes on: its summary is no longer true."""
         ended = self.summary()
-        finished = ended is not None and ended["status"] != "failed"
-        return finished and not self.checkpoint.exists()
+        if ended is not None and ended["status"] == "failed":
+            (self.path / store.SUMMARY).unlink()
 
     def keep_rounds(self, count: int) -> list[dict[str, Any]]:
         """Drops what was written after the checkpoint, and opens the file for what comes next."""

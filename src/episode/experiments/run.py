@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from episode.engines.simulation import Simulation
@@ -67,6 +69,7 @@ class History(list[Record]):
 
 def job_of(experiment: Experiment) -> Job:
     """The job that a config describes, with its task built."""
+    check_device(experiment.engine.device)
     return Job(
         plan=experiment.plan(),
         task=experiment.task.build(experiment.seed, experiment.engine.device),
@@ -77,6 +80,17 @@ def job_of(experiment: Experiment) -> Job:
         evaluate_every=experiment.record.evaluate_every,
         checkpoint_seconds=experiment.record.checkpoint_seconds,
     )
+
+
+def check_device(device: str) -> None:
+    """Refuses a device that torch does not have here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise EpisodeError(
+            f"engine.device is {device!r}, which cannot be used here ({reason}): try 'cpu'."
+        ) from None
 
 
 def execute(job: Job, folder: Path | None = None, observe: Observe | None = None) -> Run:
@@ -97,7 +111,7 @@ class _Player:
     def play(self) -> Run:
         server, clients = self._resume()
         ended = self.files.summary() if self.files else None
-        if ended is not None and ended["status"] != "failed":
+        if ended is not None:
             return self._result(server, ended)
         engine = Simulation(self.job.task, self.job.plan.algorithm, self.job.workers)
         try:
@@ -105,7 +119,8 @@ class _Player:
             return self._rounds(server, engine)
         except Exception as error:
             if self.files:
-                self.files.finish({"status": "failed", "reason": str(error)})
+                with contextlib.suppress(OSError):  # a full disk may be why it failed
+                    self.files.finish({"status": "failed", "reason": str(error)})
             raise
         finally:
             engine.close()
@@ -115,7 +130,8 @@ class _Player:
         clients: dict[int, ClientState] = {}
         if self.files is None:
             return server, clients
-        if self.files.has_ended_without_checkpoint():
+        self.files.forget_failure()
+        if self.files.summary() is not None and not self.files.checkpoint.exists():
             raise EpisodeError(
                 f"{self.files.path} has a summary but no checkpoint: remove it to start afresh."
             )

@@ -33,7 +33,8 @@ class StoredRun:
     def label(self) -> str:
         """The algorithm, as its config names it."""
         algorithm = self.config.get("algorithm", {})
-        return str(algorithm.get("name") or "-".join(map(str, algorithm.values())))
+        cell = f"{algorithm.get('correction')}-{algorithm.get('clipping')}"
+        return str(algorithm.get("name") or cell)
 
     @property
     def status(self) -> str:
