@@ -86,8 +86,8 @@ def test_scaffold_with_only_the_last_clients_change_kept_is_caught() -> None:
             last: dict[str, torch.Tensor] = {}
             serve = self._serve
 
-            def watched(phase: Phase, client: int, broadcast: Any) -> Reply:
-                reply = serve(phase, client, broadcast)
+            def watched(worker: Worker, phase: Phase, client: int, broadcast: Any) -> Reply:
+                reply = serve(worker, phase, client, broadcast)
                 if client == cohort[-1]:
                     last.update(reply.vectors)
                 return reply

@@ -32,11 +32,11 @@ class Simulation:
         if workers is not None and workers < 1:
             raise EpisodeError(f"workers is {workers}: it must be 1 or more.")
         self._states = [ClientState() for _ in range(task.num_clients)]
-        first = Worker(task.objective(), algorithm)
-        limit = _most_workers(task, first)
+        self._first = Worker(task.objective(), algorithm)
+        limit = _most_workers(task, self._first)
         self.workers = min(workers or limit, limit, task.num_clients)
         self._idle: SimpleQueue[Worker] = SimpleQueue()
-        self._idle.put(first)
+        self._idle.put(self._first)
         for _ in range(self.workers - 1):
             self._idle.put(Worker(task.objective(), algorithm))
         # Outer threads beat inner ones here (see docs/performance.md); and results must not depend
@@ -73,36 +73,48 @@ class Simulation:
     ) -> Iterator[Reply]:
         """Replies in the cohort's order, with at most two per worker under way or waiting."""
         if self.workers == 1:  # no threads to hand over to
-            yield from (self._serve(phase, client, broadcast) for client in cohort)
+            yield from (self._serve(self._first, phase, c, broadcast) for c in cohort)
             return
         clients = iter(cohort)
         due: deque[Future[Reply]] = deque()
         try:
             for client in itertools.islice(clients, 2 * self.workers):
-                due.append(self._pool.submit(self._serve, phase, client, broadcast))
+                due.append(self._pool.submit(self._serve_apart, phase, client, broadcast))
             while due:
                 yield due.popleft().result()
                 for client in itertools.islice(clients, 1):
-                    due.append(self._pool.submit(self._serve, phase, client, broadcast))
+                    due.append(self._pool.submit(self._serve_apart, phase, client, broadcast))
         finally:
             for future in due:
                 future.cancel()
 
-    def _serve(self, phase: Phase, client: int, broadcast: Mapping[str, Any]) -> Reply:
+    def _serve_apart(self, phase: Phase, client: int, broadcast: Mapping[str, Any]) -> Reply:
+        """For a thread whose worker goes on to another client before the reply is read."""
         worker = self._idle.get()
         try:
-            serve = worker.probe if phase == "probe" else worker.local
-            reply = serve(client, self._states[client], **broadcast)
-            reply.metrics = {name: _plain(value) for name, value in reply.metrics.items()}
+            reply = self._serve(worker, phase, client, broadcast)
+            if "x" in reply.vectors:
+                reply.vectors["x"] = reply.vectors["x"].clone()
             return reply
-        except EpisodeError as error:
-            raise ClientError(f"{_place(phase, client, broadcast)}: {error}") from error
-        except Exception as error:
-            raise ClientError(
-                f"{_place(phase, client, broadcast)}: {type(error).__name__}: {error}"
-            ) from error
         finally:
             self._idle.put(worker)
+
+    def _serve(
+        self, worker: Worker, phase: Phase, client: int, broadcast: Mapping[str, Any]
+    ) -> Reply:
+        serve = worker.probe if phase == "probe" else worker.local
+        try:
+            reply = serve(client, self._states[client], **broadcast)
+        except Exception as error:
+            what = (
+                str(error)
+                if isinstance(error, EpisodeError)
+                else f"{type(error).__name__}: {error}"
+            )
+            place = f"Client {client} failed in the {phase} phase of round {broadcast['round']}"
+            raise ClientError(f"{place}: {what}") from error
+        reply.metrics = {name: _plain(value) for name, value in reply.metrics.items()}
+        return reply
 
 
 def usable_cores() -> int:
@@ -139,10 +151,6 @@ def _add_buffers(mean: Buffers | None, buffers: Buffers, weight: float) -> Buffe
         mean.floats.add_(buffers.floats, alpha=weight),
         torch.maximum(mean.integers, buffers.integers),
     )
-
-
-def _place(phase: Phase, client: int, broadcast: Mapping[str, Any]) -> str:
-    return f"Client {client} failed in the {phase} phase of round {broadcast['round']}"
 
 
 def _plain(value: Any) -> Any:

@@ -75,7 +75,10 @@ class Worker:
         gamma: Scalar,
         local_steps: int,
     ) -> Reply:
-        """x_{t_{r+1}}^i: I steps from x̄_r, each corrected by G_r - G_r^i (lines 7 to 12)."""
+        """x_{t_{r+1}}^i: I steps from x̄_r, each corrected by G_r - G_r^i (lines 7 to 12).
+
+        The reply's x is the work vector itself: read it before this worker serves again.
+        """
         self._load(x, buffers)
         shift = self._correction(state, G)
         velocity = self._velocity(state)
@@ -100,7 +103,7 @@ class Worker:
             if g_norm is not None:
                 norms.append(g_norm)
             del gradient  # so that the next one takes its place, while that is in the cache
-        reply = Reply({"x": self.objective.x.clone()}, self.objective.buffers())
+        reply = Reply({"x": self.objective.x}, self.objective.buffers())
         if memory is not None:
             reply.vectors["change"] = _memorise(state, memory / local_steps)
         state.anchor = None
