@@ -83,15 +83,19 @@ class Ours:
         self.engine.close()
 
 
-def bare(workload: Workload, count: int) -> Callable[[], int]:
-    """`count` forward and backward passes on prepared batches, and nothing else."""
+def bare(workload: Workload, clients: int, count: int) -> Callable[[], int]:
+    """`count` forward and backward passes over as many batches, prepared, and nothing else."""
     model = workload.make_model()
     parameters = list(model.parameters())
-    batches = workload.clients(CLIENTS, batches=1)
+    batches = [
+        batch
+        for x, y in workload.clients(clients, LOCAL_STEPS)
+        for batch in zip(x.split(workload.batch_size), y.split(workload.batch_size), strict=True)
+    ]
 
     def run() -> int:
         for k in range(count):
-            torch.autograd.grad(loss(model, batches[k % CLIENTS]), parameters)
+            torch.autograd.grad(loss(model, batches[k % len(batches)]), parameters)
         return count
 
     return run
@@ -151,7 +155,7 @@ def overhead() -> Iterator[Figure]:
             ("episode, clipped rounds", "episode", 1e-9),
         ):
             ours = Ours(workload, algorithm, 1, gamma, clients)
-            ratios = compare(ours, bare(workload, ours()), repetitions, time.process_time)
+            ratios = compare(ours, bare(workload, clients, ours()), repetitions, time.process_time)
             ours.close()
             percent = [100 * (1 / r - 1) for r in ratios]
             target = limit if algorithm == "episode" else None
