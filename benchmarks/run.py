@@ -24,6 +24,7 @@ import torch
 
 from episode.core.algorithm import ALGORITHMS
 from episode.core.schedule import Schedule
+from episode.engines.memory import keep_freed_memory
 from episode.engines.simulation import Simulation
 from episode.experiments.folder import environment
 from episode.experiments.recipes import synthetic
@@ -224,6 +225,26 @@ def _print_peak(clients: int) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / (4 * d))
 
 
+def allocation() -> Iterator[Figure]:
+    """A bare LSTM gradient with glibc's defaults, and as the engine sets them."""
+    seconds: dict[str, list[float]] = {"default": [], "kept": []}
+    for _ in range(5):
+        for setting in seconds:
+            command = [sys.executable, __file__, "--gradient", setting]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            seconds[setting].append(float(done.stdout))
+    ratios = [a / b for a, b in zip(seconds["default"], seconds["kept"], strict=True)]
+    yield figure("bare gradient, default malloc / ours: LSTM 2x256", ratios)
+
+
+def _print_gradient(setting: str) -> None:
+    if setting == "kept":
+        keep_freed_memory()
+    run = bare(LSTM, 1, 16)
+    run()
+    print(1 / rate(run, time.process_time))
+
+
 def scaling() -> Iterator[Figure]:
     """Time per client and round at N = 512 against N = 8."""
     small, large = Ours(MLP, "episode", 1, clients=8), Ours(MLP, "episode", 1, clients=512)
@@ -252,6 +273,7 @@ BENCHMARKS = {
     "overhead": overhead,
     "workers": workers,
     "pfl": pfl,
+    "allocation": allocation,
     "memory": memory,
     "scaling": scaling,
     "synthetic": synthetic_figure,
@@ -262,6 +284,9 @@ def main(names: list[str]) -> None:
     """Runs the named benchmarks, prints the table, writes the JSON."""
     if names[:1] == ["--peak"]:
         return _print_peak(int(names[1]))
+    if names[:1] == ["--gradient"]:
+        torch.set_num_threads(1)
+        return _print_gradient(names[1])
     if wrong := set(names) - BENCHMARKS.keys():
         sys.exit(f"There is no benchmark {min(wrong)!r}: use {', '.join(BENCHMARKS)}.")
     torch.set_num_threads(1)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
+from episode.engines.memory import keep_freed_memory
 from episode.errors import ClientError, EpisodeError
 from episode.federation.protocols import Phase, Reply, Task
 from episode.federation.state import Buffers, ClientState
@@ -31,6 +32,7 @@ class Simulation:
     def __init__(self, task: Task, algorithm: Algorithm, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise EpisodeError(f"workers is {workers}: it must be 1 or more.")
+        keep_freed_memory()
         self._states = [ClientState() for _ in range(task.num_clients)]
         self._first = Worker(task.objective(), algorithm)
         limit = _most_workers(task, self._first)
