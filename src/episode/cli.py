@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -24,7 +25,6 @@ from episode.version import __version__
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated training that does not blow up: EPISODE and its family of algorithms.",
     pretty_exceptions_enable=False,
@@ -47,8 +47,6 @@ def main() -> NoReturn:
         _fail(str(error), 2)
     except OSError as error:
         _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
-    except KeyboardInterrupt:
-        _fail("Interrupted. A run with a folder goes on with --resume.", 130)
     sys.exit(0)
 
 
@@ -63,7 +61,10 @@ def _root(
 
 @app.command(epilog="Example: episode demo --folder runs/demo")
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where runs and picture go.")] = Path("runs/demo"),
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where runs and picture go.", show_default="runs/demo, and the seed"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Repeats with other data splits and weights.")] = 0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of 8 local steps.")] = 60,
     as_json: AsJson = False,
@@ -74,8 +75,11 @@ def demo(
     from episode.results.tables import as_table, comparison
 
     names = experiments(seed, rounds)
-    with _progress(quiet) as progress:
-        runs = run_demo(folder, seed, rounds, lambda name, e: _bar(progress, name, e))
+    if folder is None:
+        usual = (seed, rounds) == (0, 60)
+        folder = Path("runs/demo" if usual else f"runs/demo-seed{seed}-rounds{rounds}")
+    with _progress(quiet) as progress, _stoppable(f"episode demo --folder {folder}") as stop:
+        runs = run_demo(folder, seed, rounds, lambda name, e: _bar(progress, name, e), stop)
     rows = comparison(runs)
     if as_json:
         out.print_json(data=_strict(rows))
@@ -92,7 +96,8 @@ def run(
         Path | None, typer.Argument(help="A TOML file or a run's folder; without, all defaults.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a value: section.key=value.")
+        list[str] | None,
+        typer.Option("--set", help="Override a value, section.key=value; may be repeated."),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where the run is written; by default below runs/.")
@@ -102,7 +107,11 @@ def run(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run one experiment from a TOML config, and write its folder."""
+    """Run one experiment from a TOML config, and write its folder.
+
+    CONFIG is a TOML file or a run's folder; without it, every setting has its default, and
+    --dry-run prints them. A run that diverges is a result: its status says so.
+    """
     from episode.experiments.config import read_experiment, to_toml
     from episode.experiments.run import execute, job_of
 
@@ -119,8 +128,9 @@ def run(
         raise EpisodeError(
             f"{folder} holds a run already: go on with --resume, or choose another --folder."
         )
-    with _progress(quiet) as progress:
-        result = execute(job, folder, _bar(progress, experiment.algorithm.label, experiment))
+    again = f"episode run {folder} --resume"
+    with _progress(quiet) as progress, _stoppable(again) as stop:
+        result = execute(job, folder, _bar(progress, experiment.algorithm.label, experiment), stop)
     summary = {**result.summary, "folder": str(folder)}
     if as_json:
         out.print_json(data=_strict(summary))
@@ -133,7 +143,10 @@ def list_names(
     kind: Annotated[str, typer.Argument(help="algorithms, tasks, engines or all.")] = "all",
     as_json: AsJson = False,
 ) -> None:
-    """List algorithms, tasks and engines, one line each."""
+    """List algorithms, tasks and engines, one line each.
+
+    KIND is algorithms, tasks, engines or all.
+    """
     from episode.errors import unknown
     from episode.experiments.catalogue import catalogue
 
@@ -172,6 +185,27 @@ def verify(as_json: AsJson = False) -> None:
 
 
 @contextmanager
+def _stoppable(again: str) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C ends the run after its round, saved, and says how to go on; twice, at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        err.print("Stopping after this round (Ctrl-C again stops at once) ...", markup=False)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: bool(asked)
+    except KeyboardInterrupt:
+        err.print(f"Stopped. Go on with: {again}", markup=False)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def _progress(quiet: bool) -> Iterator[Progress]:
     columns = (
         TextColumn("{task.description:<20}"),
@@ -200,10 +234,20 @@ def _bar(progress: Progress, name: str, experiment: Any) -> Any:
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
-    figures = summary.pop("figures")
-    for key, value in {**summary, **figures}.items():
-        text = f"{value:.6g}" if isinstance(value, float) else str(value)
-        out.print(f"{key:<16} {text}", markup=False)
+    megabytes = (summary["bytes_up"] + summary["bytes_down"]) / 1e6
+    lines = {
+        "status": summary["status"] + (f": {summary['reason']}" if "reason" in summary else ""),
+        "rounds": f"{summary['rounds']:,}",
+        "exchanges": f"{summary['exchanges']:,}",
+        "MB": f"{megabytes:,.1f}",
+        "gradients": f"{summary['gradients']:,}",
+        "seconds": f"{summary['seconds']:.1f}",
+        "local loss": f"{summary['loss']:.6g} (mean of the last round's local steps)",
+        **{name: f"{value:.6g}" for name, value in summary["figures"].items()},
+        "folder": summary["folder"],
+    }
+    for name, text in lines.items():
+        out.print(f"{name:<16} {text}", markup=False)
 
 
 def _verdict(rows: dict[str, dict[str, Any]]) -> str:

@@ -31,13 +31,17 @@ def experiments(seed: int, rounds: int) -> dict[str, Experiment]:
 
 
 def run_demo(
-    folder: Path, seed: int, rounds: int, watch: Callable[[str, Experiment], Observe | None]
+    folder: Path,
+    seed: int,
+    rounds: int,
+    watch: Callable[[str, Experiment], Observe | None],
+    stop: Callable[[], bool] | None = None,
 ) -> list[StoredRun]:
     """Plays (or resumes) every run below `folder` and draws the picture."""
     runs = []
     for name, experiment in experiments(seed, rounds).items():
         target = folder / name
-        execute(job_of(experiment), target, watch(name, experiment))
+        execute(job_of(experiment), target, watch(name, experiment), stop)
         runs.append(read_run(target))
     draw_curves(
         runs,

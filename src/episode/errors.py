@@ -17,6 +17,6 @@ class ClientError(EpisodeError):
 def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
-    close = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(given).lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(names)}."
     return EpisodeError(f"There is no {kind} {given!r}: {hint}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,7 @@ def test_list_names_everything(tmp_path: Path) -> None:
         (["run", "--set", "task.num_clients=5000"], "5000 clients cannot share 1438 examples"),
         (["run", "--folder", "/proc/nothing"], "cannot be written"),
         (["list", "algorithm"], "did you mean 'algorithms'"),
+        (["run", "--set", "eta=0.1"], "did you mean 'schedule.eta'?"),
         (["frobnicate"], "No such command"),
         (["demo", "--rounds", "0"], "not in the range"),
     ],
@@ -108,6 +111,29 @@ def test_demo_writes_table_picture_and_runs(tmp_path: Path) -> None:
         "gradients",
         "seconds",
     } < set(rows[0])
+
+
+def test_ctrl_c_saves_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "episode", "run", "--folder", "r"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    rounds = tmp_path / "r" / "rounds.jsonl"
+    deadline = time.monotonic() + 120
+    while not rounds.exists() or rounds.read_bytes().count(b"\n") < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Go on with: episode run r --resume" in errors
+    assert "Traceback" not in errors
+    assert (tmp_path / "r" / "checkpoint" / "state.safetensors").exists()
+
+
+def test_a_folder_made_in_python_is_sent_back_there(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"made_by": "fit", "task": {"name": "Net"}}')
+    done = episode("run", str(tmp_path), "--resume", cwd=tmp_path, code=2)
+    assert "was made by episode.fit in Python" in done.stderr
 
 
 @pytest.mark.slow

@@ -76,6 +76,21 @@ def test_map_style_datasets_and_their_tensors_give_the_same_batches() -> None:
     assert torch.equal(fast[0], wrapped[0])
 
 
+def test_a_tuple_of_arrays_is_columns_and_a_list_of_tensors_is_examples() -> None:
+    columns = Batches((np.arange(6.0), np.arange(6)), 3, 0, 0).draw("local", 0)
+    assert torch.equal(columns[0].long(), columns[1])
+    examples = Batches([torch.full((2,), float(i)) for i in range(6)], 3, 0, 0)
+    assert examples.examples == 6
+    assert examples.draw("local", 0).shape == (3, 2)
+
+
+def test_a_fingerprint_tells_other_data() -> None:
+    x = torch.arange(10.0)
+    here, there = (Batches((v,), 2, 0, 0).fingerprint() for v in (x, x + 1))
+    assert here != there
+    assert here == Batches((x.clone(),), 2, 1, 1).fingerprint()
+
+
 def test_empty_and_ragged_clients_are_refused() -> None:
     with pytest.raises(EpisodeError, match="Client 4 has no examples"):
         Batches(numbers(0), 8, seed=0, client=4)

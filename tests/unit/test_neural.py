@@ -189,6 +189,15 @@ def test_a_small_client_is_a_warning_not_an_error() -> None:
         ({"algorithm": "epizode"}, "did you mean 'episode'"),
         ({"cohorts": episode.Uniform(4)}, "there are 3 clients"),
         ({"evaluate_every": -1}, "evaluate_every is -1"),
+        ({"eta": "0.1"}, "eta is '0.1': it must be a number"),
+        ({"rounds": 3.0}, "rounds is 3.0: it must be a whole number"),
+        ({"seed": "x"}, "seed is 'x'"),
+        ({"workers": "2"}, "workers is '2'"),
+        ({"algorithm": 3}, "algorithm is a int: give a name"),
+        ({"algorithm": "EPISODE"}, "did you mean 'episode'"),
+        ({"evaluate": lambda m: 0.5}, r"evaluate\(model\) returned 0.5"),
+        ({"evaluate": lambda m: {"a": m.weight}}, "a dict of names and numbers"),
+        ({"loss": nn.MSELoss()}, "The loss failed on client 0's first batch"),
     ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(changes: dict[str, object], message: str) -> None:
@@ -206,6 +215,10 @@ def test_models_and_clients_that_cannot_be_trained_are_refused() -> None:
         (nn.Linear(4, 1), [], "There are no clients"),
         (nn.Linear(4, 1), [clients()[0], empty], "Client 1 has no examples"),
         (lambda x: x, clients(), "give an nn.Module"),
+        (nn.Linear(4, 1), None, "clients is a NoneType: give a list"),
+        (nn.Linear(4, 1), {"a": clients()[0]}, "clients is a dict: give a list"),
+        (nn.Linear(4, 1), [iter(())], "Client 0 is a tuple_iterator: give a dataset"),
+        (nn.Linear(4, 1, device="meta"), clients(), "meta device"),
         (nn.Linear(4, 1, dtype=torch.complex64), clients(), "real floats are needed"),
     ):
         with pytest.raises(EpisodeError, match=message):

@@ -105,6 +105,30 @@ def test_a_folder_of_another_config_is_refused_and_left_alone(tmp_path: Path) ->
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
+def test_a_folder_of_other_data_is_refused(tmp_path: Path) -> None:
+    def fit(shift: float) -> Run:
+        data = [(torch.arange(8.0)[:, None] + shift, torch.zeros(8))]
+        torch.manual_seed(0)
+        return episode.fit(
+            nn.Linear(1, 1), data, loss=lambda m, b: F.mse_loss(m(b[0])[:, 0], b[1]), eta=0.01,
+            gamma=0.1, local_steps=1, rounds=1, batch_size=8, folder=tmp_path,
+        )  # fmt: skip
+
+    fit(0.0)
+    with pytest.raises(EpisodeError, match=r"they differ in task\.data"):
+        fit(5.0)
+
+
+def test_a_damaged_model_file_is_written_anew_from_the_checkpoint(tmp_path: Path) -> None:
+    train(tmp_path, Algorithm.named("episode"))
+    file = tmp_path / "model.safetensors"
+    good = file.read_bytes()
+    file.write_bytes(good[:50])
+    train(tmp_path, Algorithm.named("episode"))
+    assert file.read_bytes() == good
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
 def test_two_processes_cannot_write_one_folder(tmp_path: Path) -> None:
     algorithm = Algorithm.named("episode")
     from episode.experiments.folder import RunFolder

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
@@ -39,6 +41,11 @@ class Batches:
         self._collate = collate
         self._seed = seed
         self._client = client
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise EpisodeError(
+                f"Client {client} is a {type(dataset).__name__}: give a dataset with a length and "
+                "numbered examples, or a tuple of tensors (not a loader or an iterator)."
+            )
         self._tensors = _as_tensors(dataset)
         self.examples = len(self._tensors[0]) if self._tensors else len(dataset)
         if self.examples == 0:
@@ -56,6 +63,14 @@ class Batches:
             return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
         return self._collate([self._dataset[i] for i in chosen.tolist()])
 
+    def fingerprint(self) -> int | None:
+        """A checksum of a few examples, to tell other data by; None where asking may be random."""
+        if not self._tensors:
+            return None
+        rows = torch.tensor([0, self.examples // 2, self.examples - 1])
+        values = [t[rows.to(t.device)].detach().cpu().contiguous().numpy() for t in self._tensors]
+        return zlib.crc32(b"".join(v.tobytes() for v in values))
+
     def _order(self, stream: str, epoch: int) -> Tensor:
         # Kept for the epoch's other batches. A pure function's value, so losing it costs only time.
         cached = self._orders.get(stream)
@@ -67,16 +82,17 @@ class Batches:
 
 
 def _as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
-    """The tensors of a tuple (or list) of tensors; None for any other dataset."""
+    """The tensors of a tuple of tensors (or numpy arrays); None for any other dataset."""
     if isinstance(dataset, torch.utils.data.TensorDataset):
         return tuple(dataset.tensors)
-    if not isinstance(dataset, (tuple, list)) or not dataset:
+    if not isinstance(dataset, tuple) or not dataset:
         return None
-    if not all(isinstance(part, Tensor) for part in dataset):
+    if not all(isinstance(part, (Tensor, np.ndarray)) for part in dataset):
         return None
-    lengths = [len(part) for part in dataset]
+    tensors = tuple(torch.as_tensor(part) for part in dataset)
+    lengths = [len(part) for part in tensors]
     if len(set(lengths)) > 1:
         raise EpisodeError(
             f"A client's tensors must hold the same number of examples, but they hold {lengths}."
         )
-    return tuple(dataset)
+    return tensors

@@ -182,7 +182,7 @@ class Experiment(Section):
             "record": RecordSection,
         }
         if extra := rest.keys() - sections.keys() - {"task", "seed"}:
-            raise unknown("section", min(extra), [*sections, "task", "seed"])
+            raise _unknown_section(min(extra), sections)
         task = _table(rest, "task")
         name = task.pop("name", "digits")
         if name not in TASKS:
@@ -230,6 +230,10 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         if path.is_dir():
             values = dict(json.loads((path / "config.json").read_text()))
+            if values.pop("made_by", None) == "fit":
+                raise EpisodeError(
+                    f"{path} was made by episode.fit in Python: call fit again with this folder."
+                )
             values.pop("id", None)
             return values
         with path.open("rb") as file:
@@ -286,6 +290,14 @@ def _parse(model: type[T], section: str, values: Mapping[str, Any]) -> T:
         if not problem["loc"]:
             raise EpisodeError(f"{section}: {message}.") from None
         raise EpisodeError(f"{key} is {problem['input']!r}: {_lower(message)}.") from None
+
+
+def _unknown_section(given: str, sections: Mapping[str, type[Section]]) -> EpisodeError:
+    """The most frequent mistake is a setting without its section."""
+    homes = [f"{name}.{given}" for name, model in sections.items() if given in model.model_fields]
+    if homes:
+        return EpisodeError(f"There is no section {given!r}: did you mean {homes[0]!r}?")
+    return unknown("section", given, [*sections, "task", "seed"])
 
 
 def _lower(text: str) -> str:

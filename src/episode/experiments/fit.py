@@ -46,25 +46,35 @@ def fit(
     `clients` holds one map-style dataset (or tuple of tensors) per client; `loss(model, batch)`
     returns the batch's mean loss, a scalar. The budget is `rounds` x `local_steps` iterations for
     every algorithm; one that communicates after each iteration plays that many rounds. With a
-    `folder` the run is written there, and a run that was killed goes on from its last checkpoint.
-    `evaluate(model)` returns named figures, every `evaluate_every` rounds. `schedule` replaces a
-    constant `eta` and `gamma` (its own are then used), `cohorts` full participation.
+    `folder` the run is written there; called again with the same folder, a run that was killed goes
+    on from its last checkpoint (at most `checkpoint_seconds` of work is lost), and one that has
+    ended is read back. `evaluate(model)` returns named figures, every `evaluate_every` rounds (0:
+    at the end). `schedule` replaces a constant `eta` and `gamma` (its own are then used), `cohorts`
+    full participation. `workers` threads (one per core) change the speed and nothing else.
+    `observe` is called with each round's record; `collate` makes a batch of a list of examples.
     """
+    numbers = {"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds}
+    counts = {"local_steps": local_steps, "rounds": rounds, "batch_size": batch_size, "seed": seed}
+    counts |= {"evaluate_every": evaluate_every, "workers": 1 if workers is None else workers}
+    _check_types(numbers, (int, float), "a number")
+    _check_types(counts, int, "a whole number")
     if isinstance(algorithm, str):
         algorithm = Algorithm.named(algorithm)
+    if not isinstance(algorithm, Algorithm):
+        raise EpisodeError(
+            f"algorithm is a {type(algorithm).__name__}: give a name, such as 'episode', or "
+            "an Algorithm(correction, clipping)."
+        )
     plan = Plan(
         algorithm, schedule or Schedule(eta, gamma), rounds, local_steps, seed, cohorts or Full()
     )
-    for name, value, least in (
-        ("evaluate_every", evaluate_every, 0),
-        ("checkpoint_seconds", checkpoint_seconds, 0),
-    ):
-        if value < least:
-            raise EpisodeError(f"{name} is {value}: it must be {least} or more.")
-    plan.check(len(clients))
+    for name in ("evaluate_every", "checkpoint_seconds"):
+        if (value := {**numbers, **counts}[name]) < 0:
+            raise EpisodeError(f"{name} is {value}: it must be 0 or more.")
     task = NeuralTask(
         model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate
     )
+    plan.check(task.num_clients)
     config = _describe(plan, task, batch_size, evaluate_every)
     job = Job(
         plan,
@@ -79,15 +89,23 @@ def fit(
     return execute(job, Path(folder) if folder is not None else None, observe)
 
 
+def _check_types(values: dict[str, Any], kind: Any, wanted: str) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise EpisodeError(f"{name} is {value!r}: it must be {wanted}.")
+
+
 def _describe(plan: Plan, task: NeuralTask, batch_size: int, evaluate_every: int) -> dict[str, Any]:
-    """What a folder is known by: all but the data and the code themselves."""
+    """What a folder is known by: all but the code itself, and the data but for a few examples."""
     shapes = {name: list(p.shape) for name, p in task.model.named_parameters() if p.requires_grad}
     return {
+        "made_by": "fit",
         "seed": plan.seed,
         "task": {
             "name": type(task.model).__name__,
             "parameters": shapes,
             "examples": [task.examples(c) for c in range(task.num_clients)],
+            "data": [batches.fingerprint() for batches in task.batches],
             "batch_size": batch_size,
         },
         "algorithm": plan.algorithm.to_dict(),

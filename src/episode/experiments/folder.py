@@ -106,6 +106,7 @@ class RunFolder:
         if model is not None:
             temporary = self.path / f"{store.MODEL}.tmp"
             save_file({k: t.detach().cpu().clone() for k, t in model.items()}, temporary)
+            temporary.chmod(0o644)
             os.replace(temporary, self.path / store.MODEL)
         self._write(store.SUMMARY, store.dumps(summary, indent=2) + "\n")
 

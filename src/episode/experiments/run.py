@@ -87,18 +87,26 @@ def check_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = str(error).splitlines()[0].split(":")[0].rstrip(".")[:80]
         raise EpisodeError(
             f"engine.device is {device!r}, which cannot be used here ({reason}): try 'cpu'."
         ) from None
 
 
-def execute(job: Job, folder: Path | None = None, observe: Observe | None = None) -> Run:
-    """Plays the job from where its folder left off; calls `observe` with each round's record."""
+def execute(
+    job: Job,
+    folder: Path | None = None,
+    observe: Observe | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Run:
+    """Plays the job from where its folder left off; calls `observe` with each round's record.
+
+    Once `stop()` is true, the round under way is finished and saved, and KeyboardInterrupt raised.
+    """
     if folder is None:
-        return _Player(job, None, observe).play()
+        return _Player(job, None, observe, stop).play()
     with RunFolder(folder, job.config, job.identity) as files:
-        return _Player(job, files, observe).play()
+        return _Player(job, files, observe, stop).play()
 
 
 @dataclass
@@ -106,13 +114,14 @@ class _Player:
     job: Job
     files: RunFolder | None
     observe: Observe | None
+    stop: Callable[[], bool] | None
     history: History = field(default_factory=History)
 
     def play(self) -> Run:
         server, clients = self._resume()
         ended = self.files.summary() if self.files else None
         if ended is not None:
-            return self._result(server, ended)
+            return self._read_back(server, ended)
         engine = Simulation(self.job.task, self.job.plan.algorithm, self.job.workers)
         try:
             engine.load_client_states(clients)
@@ -142,6 +151,14 @@ class _Player:
         self.history.extend(self.files.keep_rounds(server.round))
         return server, clients
 
+    def _read_back(self, server: ServerState, ended: Record) -> Run:
+        """A run that has ended already: nothing to play; its model is written anew, if damaged."""
+        if self.files:
+            self.files.finish(ended, self._state_dict(server))
+        if self.observe:
+            self.observe(self.history[-1])
+        return self._result(server, ended)
+
     def _rounds(self, server: ServerState, engine: Engine) -> Run:
         plan = self.job.plan
         rounds = Rounds(plan, self.job.task, engine)
@@ -157,9 +174,12 @@ class _Player:
             if reason is not None:
                 before.counts, before.round = server.counts, server.round
                 return self._end(before, engine, "diverged", reason)
-            if time.monotonic() - saved >= self.job.checkpoint_seconds:
+            stopping = self.stop is not None and self.stop()
+            if stopping or time.monotonic() - saved >= self.job.checkpoint_seconds:
                 self._save(server, engine)
                 saved = time.monotonic()
+            if stopping and server.round < plan.rounds_to_play:
+                raise KeyboardInterrupt
         return self._end(server, engine, "finished")
 
     def _evaluation_is_due(self, rounds_played: int) -> bool:
@@ -194,9 +214,12 @@ class _Player:
         summary["loss"] = last["loss"]
         summary["figures"] = next((r["figures"] for r in self.history[::-1] if "figures" in r), {})
         if self.files:
-            state_dict = getattr(self.job.task, "state_dict", None)
-            self.files.finish(summary, state_dict(server.x, server.buffers) if state_dict else None)
+            self.files.finish(summary, self._state_dict(server))
         return self._result(server, summary)
+
+    def _state_dict(self, server: ServerState) -> dict[str, Tensor] | None:
+        state_dict = getattr(self.job.task, "state_dict", None)
+        return state_dict(server.x, server.buffers) if state_dict else None
 
     def _result(self, server: ServerState, summary: Record) -> Run:
         run = Run(summary["status"], self.history, summary, server.x)

@@ -50,6 +50,7 @@ def save(
     # One writer at a time (see RunFolder), so what a kill leaves here the next save replaces.
     temporary = path.with_name(f"{path.name}.tmp")
     save_file(tensors, temporary, metadata={"episode": json.dumps(header)})
+    temporary.chmod(0o644)  # as the run's other files; safetensors writes for the owner alone
     _sync(temporary)
     os.replace(temporary, path)
     _sync(path.parent)

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
-from episode.errors import EpisodeError
+from episode.errors import ClientError, EpisodeError
 from episode.federation.protocols import Draw, Objective
 from episode.federation.state import Buffers
 from episode.randomness import derive
@@ -55,7 +55,7 @@ class NeuralTask:
             warnings.warn(
                 f"{names} fewer examples than a batch of {batch_size}: "
                 "each trains on all it has at every step.",
-                stacklevel=2,
+                stacklevel=3,
             )
         replica = _Replica(self)
         self._start = replica.x.clone(), replica.buffers()
@@ -78,7 +78,14 @@ class NeuralTask:
         self._evaluated.load_buffers(buffers)
         module = self._evaluated.module.eval()
         with torch.no_grad():
-            return {name: float(value) for name, value in self._evaluate(module).items()}
+            figures = self._evaluate(module)
+        try:
+            return {str(name): float(value) for name, value in figures.items()}
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            raise EpisodeError(
+                f"evaluate(model) returned {_short(figures)}: it must return a dict of names and "
+                'numbers, for example {"accuracy": 0.9}.'
+            ) from None
 
     def install(self, x: Tensor, buffers: Buffers) -> nn.Module:
         """Writes x̄ and its buffers into the user's model, and returns it."""
@@ -188,10 +195,22 @@ def _check(model: nn.Module, clients: Sequence[Any], loss: Loss, batch_size: int
         )
     if not trainable[0].is_floating_point():
         raise EpisodeError(f"The parameters are {trainable[0].dtype}: real floats are needed.")
+    if trainable[0].is_meta:
+        raise EpisodeError("The model is on the meta device: give it storage with to_empty first.")
+    if isinstance(clients, Mapping) or not isinstance(clients, Sequence):
+        raise EpisodeError(
+            f"clients is a {type(clients).__name__}: give a list with one dataset per client."
+        )
     if len(clients) == 0:
         raise EpisodeError("There are no clients: give at least one dataset.")
     if batch_size < 1:
         raise EpisodeError(f"batch_size is {batch_size}: it must be 1 or more.")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
 
 
 def _try_out(replica: _Replica) -> bool:
@@ -201,7 +220,14 @@ def _try_out(replica: _Replica) -> bool:
     """
     replica._task.draws_random_numbers = False
     before = torch.get_rng_state()
-    loss = replica._loss(Draw(0, "local", 0))
+    try:
+        loss = replica._loss(Draw(0, "local", 0))
+    except EpisodeError:
+        raise
+    except Exception as error:
+        raise ClientError(
+            f"The loss failed on client 0's first batch: {type(error).__name__}: {error}"
+        ) from error
     drawn = not torch.equal(before, torch.get_rng_state())
     torch.set_rng_state(before)
     if not isinstance(loss, Tensor) or loss.dim() != 0:
