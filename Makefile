@@ -11,7 +11,7 @@ DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
 .PHONY: help setup demo check format test test-quick verify bench clean
 
 help:  ## This list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | column -t -s '|'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
 
 setup: .venv/.all  ## Make .venv and install everything into it, at pinned versions
 
@@ -28,7 +28,7 @@ format: .venv/.all  ## Format and fix what can be fixed
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-test: .venv/.all  ## All tests
+test: .venv/.all  ## All tests (about three minutes)
 	$(BIN)/pytest -n 2
 
 test-quick: .venv/.all  ## Tests of about a minute

@@ -5,6 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
+
+# The machine may be busy: a slow example is not a wrong one.
+settings.register_profile("episode", deadline=None)
+settings.load_profile("episode")
 
 
 @pytest.fixture(autouse=True)

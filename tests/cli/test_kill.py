@@ -17,7 +17,7 @@ from episode.results.store import read_rounds
 
 SETTINGS = [
     "algorithm=episode_plus_plus", "algorithm.momentum=0.5", "cohorts.kind=uniform",
-    "cohorts.cohort_size=4", "budget.rounds=40", "budget.local_steps=4", "engine.workers=2",
+    "cohorts.cohort_size=4", "budget.rounds=120", "budget.local_steps=4", "engine.workers=2",
     "record.checkpoint_seconds=0", "task.similarity=10",
 ]  # fmt: skip
 
