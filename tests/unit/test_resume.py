@@ -215,10 +215,17 @@ def test_a_diverged_run_keeps_its_folder_and_its_status(tmp_path: Path) -> None:
 
     first = explode(tmp_path)
     assert first.status == "diverged"
+    assert torch.isfinite(first.x).all()
     stored = read_run(tmp_path)
     assert stored.status == "diverged"
     assert stored.summary["rounds"] == len(stored.rounds) < 20
-    assert explode(tmp_path).status == "diverged"
+    again = explode(tmp_path)
+    assert again.summary == first.summary
+    assert torch.equal(again.x, first.x)
+    (tmp_path / "summary.json").unlink()  # as if killed just before it was written
+    replayed = explode(tmp_path)
+    assert replayed.summary["reason"] == first.summary["reason"]
+    assert torch.equal(replayed.x, first.x)
     assert '"NaN"' in (tmp_path / "rounds.jsonl").read_text().splitlines()[-1] or (
         '"Infinity"' in (tmp_path / "rounds.jsonl").read_text().splitlines()[-1]
     )

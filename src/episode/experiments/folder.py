@@ -66,6 +66,15 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / store.CHECKPOINT
 
+    @property
+    def last_finite(self) -> Path:
+        """Where a diverged run leaves the state before its last round."""
+        return self.checkpoint.with_name("last_finite.safetensors")
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """All rounds written."""
+        return store.read_rounds(self.path / store.ROUNDS)
+
     def summary(self) -> dict[str, Any] | None:
         """The summary of a run that has ended, else None."""
         path = self.path / store.SUMMARY
@@ -80,7 +89,7 @@ class RunFolder:
     def keep_rounds(self, count: int) -> list[dict[str, Any]]:
         """Drops what was written after the checkpoint, and opens the file for what comes next."""
         path = self.path / store.ROUNDS
-        kept = [r for r in store.read_rounds(path) if r["round"] < count]
+        kept = [r for r in self.rounds() if r["round"] < count]
         if len(kept) != count:
             raise EpisodeError(
                 f"{path} has {len(kept)} rounds, but the checkpoint was written after {count}: "

@@ -118,10 +118,12 @@ class _Player:
     history: History = field(default_factory=History)
 
     def play(self) -> Run:
+        if self.files:
+            self.files.forget_failure()
+            ended = self.files.summary()
+            if ended is not None:
+                return self._read_back(self.files, ended)
         server, clients = self._resume()
-        ended = self.files.summary() if self.files else None
-        if ended is not None:
-            return self._read_back(server, ended)
         engine = Simulation(self.job.task, self.job.plan.algorithm, self.job.workers)
         try:
             engine.load_client_states(clients)
@@ -134,30 +136,31 @@ class _Player:
         finally:
             engine.close()
 
+    def _read_back(self, files: RunFolder, ended: Record) -> Run:
+        """A run that has ended: nothing to play; its model is written anew, in case of damage."""
+        source = files.last_finite if ended["status"] == "diverged" else files.checkpoint
+        if not source.exists():
+            raise EpisodeError(
+                f"{files.path} has a summary but no checkpoint: remove it to start afresh."
+            )
+        server, _ = checkpoint.load(source, self.job.identity, self.job.device)
+        self.history.extend(files.rounds())
+        files.finish(ended, self._state_dict(server))
+        if self.observe:
+            self.observe(self.history[-1])
+        return self._result(server, ended)
+
     def _resume(self) -> tuple[ServerState, Mapping[int, ClientState]]:
         server = ServerState(*self.job.task.initial())
         clients: dict[int, ClientState] = {}
         if self.files is None:
             return server, clients
-        self.files.forget_failure()
-        if self.files.summary() is not None and not self.files.checkpoint.exists():
-            raise EpisodeError(
-                f"{self.files.path} has a summary but no checkpoint: remove it to start afresh."
-            )
         if self.files.checkpoint.exists():
             server, clients = checkpoint.load(
                 self.files.checkpoint, self.job.identity, self.job.device
             )
         self.history.extend(self.files.keep_rounds(server.round))
         return server, clients
-
-    def _read_back(self, server: ServerState, ended: Record) -> Run:
-        """A run that has ended already: nothing to play; its model is written anew, if damaged."""
-        if self.files:
-            self.files.finish(ended, self._state_dict(server))
-        if self.observe:
-            self.observe(self.history[-1])
-        return self._result(server, ended)
 
     def _rounds(self, server: ServerState, engine: Engine) -> Run:
         plan = self.job.plan
@@ -172,15 +175,15 @@ class _Player:
                 record["figures"] = dict(self.job.task.evaluate(server.x, server.buffers))
             self._write_down(record)
             if reason is not None:
-                before.counts, before.round = server.counts, server.round
-                return self._end(before, engine, "diverged", reason)
+                return self._end_diverged(before, server, reason)
             stopping = self.stop is not None and self.stop()
             if stopping or time.monotonic() - saved >= self.job.checkpoint_seconds:
                 self._save(server, engine)
                 saved = time.monotonic()
             if stopping and server.round < plan.rounds_to_play:
                 raise KeyboardInterrupt
-        return self._end(server, engine, "finished")
+        self._save(server, engine)
+        return self._end(server, self._summary("finished", server))
 
     def _evaluation_is_due(self, rounds_played: int) -> bool:
         plan = self.job.plan
@@ -201,18 +204,29 @@ class _Player:
                 self.files.checkpoint, server, engine.client_states(), self.files.identity
             )
 
-    def _end(
-        self, server: ServerState, engine: Engine, status: Status, reason: str | None = None
-    ) -> Run:
-        self._save(server, engine)
-        last = self.history[-1]
-        summary: Record = {"status": status, "rounds": server.round}
-        if reason:
-            summary["reason"] = f"{reason} in round {last['round']}"
-            summary["global_norm"] = last["global_norm"]
-        summary |= dataclasses.asdict(server.counts)
-        summary["loss"] = last["loss"]
-        summary["figures"] = next((r["figures"] for r in self.history[::-1] if "figures" in r), {})
+    def _end_diverged(self, before: ServerState, server: ServerState, reason: str) -> Run:
+        """Ends with the last finite model, beside the checkpoint: that stays one to resume from.
+
+        (Killed before the summary is there, the run plays on from the checkpoint, and diverges.)
+        """
+        if self.files:
+            checkpoint.save(self.files.last_finite, before, {}, self.files.identity)
+        summary = self._summary("diverged", server)
+        summary["reason"] = f"{reason} in round {self.history[-1]['round']}"
+        summary["global_norm"] = self.history[-1]["global_norm"]
+        return self._end(before, summary)
+
+    def _summary(self, status: Status, server: ServerState) -> Record:
+        figures: Record = next((r["figures"] for r in self.history[::-1] if "figures" in r), {})
+        return {
+            "status": status,
+            "rounds": server.round,
+            **dataclasses.asdict(server.counts),
+            "loss": self.history[-1]["loss"],
+            "figures": figures,
+        }
+
+    def _end(self, server: ServerState, summary: Record) -> Run:
         if self.files:
             self.files.finish(summary, self._state_dict(server))
         return self._result(server, summary)
