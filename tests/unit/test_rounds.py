@@ -273,3 +273,22 @@ def test_memory_freed_by_a_batch_serves_the_next_one() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
     assert float(run.stdout) < 500
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_scalars_that_stay_on_a_device_give_the_same_run(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU norms are tensors, so that nothing waits for them: here on the CPU."""
+    problem, algorithm = Problem.heterogeneous(noise=1.0), ALGORITHMS[name]
+    expected = play(problem, algorithm, 8)
+    for module in ("core.algorithm", "federation.worker", "federation.rounds"):
+        monkeypatch.setattr(
+            f"episode.{module}.norm", lambda v: torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        )
+    played = play(problem, algorithm, 8)
+    assert isinstance(played.telemetry[0].metrics["drift"][0], float)
+    assert torch.allclose(played.server.x, expected.server.x, rtol=1e-13)
+    assert divergence(played.server, played.telemetry[-1]) is None
+    flags = [t.clipped is not None and bool(t.clipped) for t in played.telemetry]
+    assert flags == [bool(t.clipped) for t in expected.telemetry]
