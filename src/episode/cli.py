@@ -79,7 +79,7 @@ def demo(
         usual = (seed, rounds) == (0, 60)
         folder = Path("runs/demo" if usual else f"runs/demo-seed{seed}-rounds{rounds}")
     with _progress(quiet) as progress, _stoppable(f"episode demo --folder {folder}") as stop:
-        runs = run_demo(folder, seed, rounds, lambda name, e: _bar(progress, name, e), stop)
+        runs = run_demo(folder, seed, rounds, lambda name, e: _bar(progress, name, e, quiet), stop)
     rows = comparison(runs)
     if as_json:
         out.print_json(data=_strict(rows))
@@ -130,7 +130,9 @@ def run(
         )
     again = f"episode run {folder} --resume"
     with _progress(quiet) as progress, _stoppable(again) as stop:
-        result = execute(job, folder, _bar(progress, experiment.algorithm.label, experiment), stop)
+        result = execute(
+            job, folder, _bar(progress, experiment.algorithm.label, experiment, quiet), stop
+        )
     summary = {**result.summary, "folder": str(folder)}
     if as_json:
         out.print_json(data=_strict(summary))
@@ -218,10 +220,12 @@ def _progress(quiet: bool) -> Iterator[Progress]:
         yield progress
 
 
-def _bar(progress: Progress, name: str, experiment: Any) -> Any:
+def _bar(progress: Progress, name: str, experiment: Any, quiet: bool) -> Any:
     """Shows each round's loss, ‖G_r‖ and whether it was clipped."""
     total = experiment.plan().rounds_to_play
     task = progress.add_task(name, total=total, state="")
+    if progress.disable and not err.is_terminal and not quiet:
+        err.print(f"{name}: {total} rounds ...", markup=False)  # a sign of life in a log
 
     def observe(record: dict[str, Any]) -> None:
         norm = record["global_norm"]

@@ -14,7 +14,7 @@ STYLES: dict[str, tuple[str, str]] = {
     "episode": ("#0072B2", "-"),
     "episode_guarded": ("#56B4E9", "--"),
     "episode_plus_plus": ("#0072B2", ":"),
-    "episode_unclipped": ("#56B4E9", "-."),
+    "episode_unclipped": ("#7F7F7F", "-."),
     "celgc": ("#E69F00", "-"),
     "naive_parallel_clip": ("#000000", "-"),
     "parallel_sgd": ("#000000", ":"),
@@ -61,7 +61,7 @@ def _draw(axis: Any, run: StoredRun, x: str, y: str) -> None:
     colour, line = STYLES.get(run.label, OTHER)
     label = run.label if run.status == "finished" else f"{run.label} ({run.status})"
     points = [r[x] * scale for r in evaluated], [r["figures"][y] for r in evaluated]
-    axis.plot(*points, line, color=colour, label=label, linewidth=1.8)
+    axis.plot(*points, line, color=colour, label=label, linewidth=1.6)
     if run.status == "diverged" and evaluated:
         axis.plot(points[0][-1], points[1][-1], "x", color=colour)
 
