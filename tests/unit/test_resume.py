@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
@@ -201,6 +202,28 @@ def test_a_failed_run_says_so_and_can_be_resumed(tmp_path: Path) -> None:
         fail[0] = False
         assert train(tmp_path, algorithm).status == "finished"
     assert read_run(tmp_path).status == "finished"
+
+
+def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    algorithm = Algorithm.named("scaffold")
+    calls = [0]
+    save = checkpoint.save_file
+
+    def full(tensors: Any, file: Path, metadata: Any) -> None:
+        calls[0] += 1
+        if calls[0] > 3:
+            file.write_bytes(b"half")
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        save(tensors, file, metadata)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", full)
+        with pytest.raises(OSError, match=r"state\.safetensors cannot be written .*No space left"):
+            train(tmp_path, algorithm)
+    assert read_run(tmp_path).status == "failed"
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert checkpoint._read(tmp_path / "checkpoint" / "state.safetensors")[0]["round"] == 3
+    assert torch.equal(train(tmp_path, algorithm).x, train(None, algorithm).x)
 
 
 def test_a_diverged_run_keeps_its_folder_and_its_status(tmp_path: Path) -> None:

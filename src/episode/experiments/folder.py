@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import IO, Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from episode.errors import EpisodeError
+from episode.federation.checkpoint import write_tensors
 from episode.results import store
 from episode.version import __version__
 
@@ -113,10 +113,8 @@ class RunFolder:
     def finish(self, summary: dict[str, Any], model: dict[str, Tensor] | None = None) -> None:
         """Writes the model, then the summary: a folder with a summary is complete."""
         if model is not None:
-            temporary = self.path / f"{store.MODEL}.tmp"
-            save_file({k: t.detach().cpu().clone() for k, t in model.items()}, temporary)
-            temporary.chmod(0o644)
-            os.replace(temporary, self.path / store.MODEL)
+            copies = {name: t.detach().cpu().clone() for name, t in model.items()}
+            write_tensors(self.path / store.MODEL, copies)
         self._write(store.SUMMARY, store.dumps(summary, indent=2) + "\n")
 
     def _claim(self) -> None:

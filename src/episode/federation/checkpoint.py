@@ -46,11 +46,23 @@ def save(
         "counts": dataclasses.asdict(server.counts),
         "checksum": _checksum(tensors),
     }
+    write_tensors(path, tensors, {"episode": json.dumps(header)})
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> None:
+    """A safetensors file, whole or not at all: what was there before stays until it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One writer at a time (see RunFolder), so what a kill leaves here the next save replaces.
+    # One writer at a time (see RunFolder), so what a kill leaves here the next one replaces.
     temporary = path.with_name(f"{path.name}.tmp")
-    save_file(tensors, temporary, metadata={"episode": json.dumps(header)})
-    temporary.chmod(0o644)  # as the run's other files; safetensors writes for the owner alone
+    try:
+        save_file(dict(tensors), temporary, metadata)
+    except SafetensorError as error:
+        temporary.unlink(missing_ok=True)
+        message = f"{path} cannot be written ({error}); what was there before is intact"
+        raise OSError(message) from None
+    temporary.chmod(0o644)  # as a run's other files; safetensors writes for the owner alone
     _sync(temporary)
     os.replace(temporary, path)
     _sync(path.parent)
