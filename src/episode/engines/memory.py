@@ -17,7 +17,7 @@ def keep_freed_memory() -> None:
     """Lets this process keep up to 512 MB that it has freed, for the next batch to use.
 
     By default glibc returns a recurrent network's activations to the system after every batch and
-    gets them back page by page: 4,000 page faults and a fifth of the time of an LSTM's gradient
+    gets them back page by page: some 4,000 page faults for one gradient of an LSTM
     (docs/performance.md). Does nothing where the C library is another.
     """
     if sys.platform != "linux":
