@@ -189,6 +189,7 @@ def test_a_small_client_is_a_warning_not_an_error() -> None:
         ({"algorithm": "epizode"}, "did you mean 'episode'"),
         ({"cohorts": episode.Uniform(4)}, "there are 3 clients"),
         ({"evaluate_every": -1}, "evaluate_every is -1"),
+        ({"cohorts": 0}, "cohorts is 0: give Full"),
         ({"eta": "0.1"}, "eta is '0.1': it must be a number"),
         ({"rounds": 3.0}, "rounds is 3.0: it must be a whole number"),
         ({"seed": "x"}, "seed is 'x'"),

@@ -41,8 +41,8 @@ class Simulation:
         self._idle.put(self._first)
         for _ in range(self.workers - 1):
             self._idle.put(Worker(task.objective(), algorithm))
-        # Outer threads beat inner ones here (see docs/performance.md); and results must not depend
-        # on how many inner threads share a sum. Setting it in a thread also sets it for new ones.
+        # One inner thread each: workers would compete for cores, and a sum would depend on how many
+        # threads share it. The server's own sums are made in this thread, so it is set here too.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(

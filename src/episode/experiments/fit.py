@@ -65,6 +65,8 @@ def fit(
             f"algorithm is a {type(algorithm).__name__}: give a name, such as 'episode', or "
             "an Algorithm(correction, clipping)."
         )
+    if cohorts is not None and not hasattr(cohorts, "at"):
+        raise EpisodeError(f"cohorts is {cohorts!r}: give Full(), Uniform(...) or Cyclic(...).")
     plan = Plan(
         algorithm, schedule or Schedule(eta, gamma), rounds, local_steps, seed, cohorts or Full()
     )
