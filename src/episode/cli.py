@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from episode.errors import ClientError, EpisodeError
+from episode.errors import ClientError, ClusterError, EpisodeError
 from episode.version import __version__
+
+if TYPE_CHECKING:
+    from episode.engines.cluster import Cluster
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,7 +45,7 @@ def main() -> NoReturn:
     warnings.showwarning = lambda message, *_: err.print(f"Warning: {message}")
     try:
         app(standalone_mode=True)
-    except ClientError as error:
+    except (ClientError, ClusterError) as error:
         _fail(str(error), 1)
     except EpisodeError as error:
         _fail(str(error), 2)
@@ -113,27 +117,32 @@ def run(
     --dry-run prints them. A run that diverges is a result: its status says so.
     """
     from episode.experiments.config import read_experiment, to_toml
-    from episode.experiments.run import execute, job_of
+    from episode.experiments.run import execute, job_of, join
 
-    experiment = read_experiment(config, settings or [])
+    experiment, cluster = join(lambda: read_experiment(config, settings or []))
+    speaks = cluster is None or cluster.writes
     if folder is None:
         folder = config if config and config.is_dir() else Path("runs") / experiment.name
-    job = job_of(experiment)
-    job.plan.check(job.task.num_clients)
-    if dry_run:
-        text = to_toml(experiment.to_dict())
-        out.print_json(data=experiment.to_dict()) if as_json else out.print(text, markup=False)
-        return
-    if (folder / "config.json").exists() and not resume:
-        raise EpisodeError(
-            f"{folder} holds a run already: go on with --resume, or choose another --folder."
-        )
-    again = f"episode run {folder} --resume"
-    with _progress(quiet) as progress, _stoppable(again) as stop:
-        result = execute(
-            job, folder, _bar(progress, experiment.algorithm.label, experiment, quiet), stop
-        )
+    with cluster.together() if cluster else nullcontext():
+        job = job_of(experiment, cluster)
+        job.plan.check(job.task.num_clients)
+        if dry_run:
+            text = to_toml(experiment.to_dict())
+            out.print_json(data=experiment.to_dict()) if as_json else out.print(text, markup=False)
+            return
+        if speaks and (folder / "config.json").exists() and not (resume or _restarted()):
+            raise EpisodeError(
+                f"{folder} holds a run already: go on with --resume, or choose another --folder."
+            )
+        again = f"episode run {folder} --resume"
+        with _progress(quiet or not speaks) as progress, _stoppable(again, cluster) as stop:
+            bar = _bar(progress, experiment.algorithm.label, experiment, quiet or not speaks)
+            result = execute(job, folder, bar, stop)
+    if cluster:
+        cluster.leave()
     summary = {**result.summary, "folder": str(folder)}
+    if not speaks:
+        return
     if as_json:
         out.print_json(data=_strict(summary))
     else:
@@ -186,22 +195,33 @@ def verify(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+def _restarted() -> bool:
+    """Whether torchrun has started this process anew, after one of the run was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
 @contextmanager
-def _stoppable(again: str) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C ends the run after its round, saved, and says how to go on; twice, at once."""
+def _stoppable(again: str, cluster: Cluster | None = None) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C ends the run after its round, saved, and says how to go on; twice, at once.
+
+    (torchrun passes on what its processes have heard from the terminal already: there, once.)
+    """
     asked: list[int] = []
 
     def ask(number: int, frame: object) -> None:
-        if asked:
+        if asked and cluster is None:
             raise KeyboardInterrupt
+        if not asked and cluster is None:
+            err.print("Stopping after this round (Ctrl-C again stops at once) ...", markup=False)
         asked.append(number)
-        err.print("Stopping after this round (Ctrl-C again stops at once) ...", markup=False)
 
     before = signal.signal(signal.SIGINT, ask)
     try:
         yield lambda: bool(asked)
     except KeyboardInterrupt:
-        err.print(f"Stopped. Go on with: {again}", markup=False)
+        if cluster is None or cluster.writes:
+            under = f"torchrun --nproc-per-node {cluster.size} -m " if cluster else ""
+            err.print(f"Stopped. Go on with: {under}{again}", markup=False)
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGINT, before)
@@ -246,12 +266,22 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "MB": f"{megabytes:,.1f}",
         "gradients": f"{summary['gradients']:,}",
         "seconds": f"{summary['seconds']:.1f}",
+        **_cluster_lines(summary.get("cluster")),
         "local loss": f"{summary['loss']:.6g} (mean of the last round's local steps)",
         **{name: f"{value:.6g}" for name, value in summary["figures"].items()},
         "folder": summary["folder"],
     }
     for name, text in lines.items():
         out.print(f"{name:<16} {text}", markup=False)
+
+
+def _cluster_lines(cluster: dict[str, Any] | None) -> dict[str, str]:
+    if cluster is None:
+        return {}
+    traffic = cluster["since_last_start"]
+    megabytes = traffic["bytes"] / 1e6
+    text = f"{cluster['ranks']}; {traffic['collectives']:,} collectives of {megabytes:,.1f} MB"
+    return {"ranks": f"{text} in all since the last start"}
 
 
 def _verdict(rows: dict[str, dict[str, Any]]) -> str:
@@ -272,5 +302,7 @@ def _strict(values: Any) -> Any:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    err.print(f"Error: {message}", markup=False)
+    rank = os.environ.get("RANK")
+    where = f" on rank {rank}" if rank and not message.startswith("Rank ") else ""
+    err.print(f"Error{where}: {message}", markup=False)
     sys.exit(code)

@@ -14,6 +14,10 @@ class ClientError(EpisodeError):
     """A client's own code (its data, model or loss) failed; says who, in which phase and round."""
 
 
+class ClusterError(EpisodeError):
+    """A process of the run is gone or cannot be reached; says which, in which phase and round."""
+
+
 def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)

@@ -54,10 +54,20 @@ class Simulation:
     ) -> Reply:
         """The weighted mean over the cohort, added up in its order."""
         total = sum(weights)
-        mean = Reply({}, metrics={})
-        for weight, reply in zip(weights, self._replies(phase, cohort, broadcast), strict=True):
-            _add_reply(mean, reply, weight / total)
-        return mean
+        return self.add_up(phase, cohort, [w / total for w in weights], broadcast)
+
+    def add_up(
+        self,
+        phase: Phase,
+        clients: Sequence[int],
+        shares: Sequence[float],
+        broadcast: Mapping[str, Any],
+    ) -> Reply:
+        """What these clients contribute to the mean, each with its share; nothing for nobody."""
+        part = Reply({}, metrics={})
+        for share, reply in zip(shares, self._replies(phase, clients, broadcast), strict=True):
+            _add_reply(part, reply, share)
+        return part
 
     def client_states(self) -> dict[int, ClientState]:
         return dict(enumerate(self._states))

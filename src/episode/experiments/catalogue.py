@@ -5,7 +5,10 @@ from __future__ import annotations
 from episode.core.algorithm import ALGORITHMS
 from episode.tasks import TASKS
 
-ENGINES = {"simulation": "all clients in this process, on worker threads"}
+ENGINES = {
+    "simulation": "all clients in this process, on worker threads",
+    "distributed": "clients over processes and machines: torchrun -m episode run ...",
+}
 
 _ALGORITHMS = {
     "fedavg": "clients on their own, averaged; drifts, and may blow up",

@@ -110,11 +110,18 @@ class CohortSection(Section):
 
 
 class EngineSection(Section):
-    """Where clients run. `workers` changes the speed and nothing else."""
+    """Where clients run. But for the device, it changes the speed and the order of sums only.
+
+    Under torchrun every run is `distributed`, whatever its config says.
+    """
 
     name: str = "simulation"
     workers: int | None = Field(default=None, ge=1)
+    """Threads; of each process, where there are several."""
     device: str = "cpu"
+    """cuda gives each process of a cluster the GPU of its local rank."""
+    timeout_seconds: float = Field(default=600.0, gt=0)
+    """A process of a cluster that says nothing for so long counts as lost."""
 
 
 class RecordSection(Section):
@@ -160,7 +167,8 @@ class Experiment(Section):
     def id(self) -> str:
         """A hash of all that decides the result; speed and safety settings do not."""
         values = self.to_dict()
-        values["engine"].pop("workers", None)
+        for key in ("name", "workers", "timeout_seconds"):
+            values["engine"].pop(key, None)
         values["record"].pop("checkpoint_seconds", None)
         return identity_of(values)
 

@@ -62,15 +62,6 @@ class RunFolder:
         if self._lock:
             self._lock.close()
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / store.CHECKPOINT
-
-    @property
-    def last_finite(self) -> Path:
-        """Where a diverged run leaves the state before its last round."""
-        return self.checkpoint.with_name("last_finite.safetensors")
-
     def rounds(self) -> list[dict[str, Any]]:
         """All rounds written."""
         return store.read_rounds(self.path / store.ROUNDS)
@@ -168,4 +159,10 @@ def _differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list
     return found
 
 
-_HARMLESS = {"id", "engine.workers", "record.checkpoint_seconds"}
+_HARMLESS = {
+    "id",
+    "engine.name",
+    "engine.workers",
+    "engine.timeout_seconds",
+    "record.checkpoint_seconds",
+}

@@ -1,8 +1,9 @@
-"""Checkpoints: one safetensors file, complete or absent, never half-written and never pickled.
+"""Checkpoints: safetensors files, complete or absent, never half-written and never pickled.
 
 Tensors of the server and of each client; the plain values, a checksum and the identity of the run
 in the file's own JSON header. Written to a temporary file, fsynced and renamed, so that a kill at
-any moment leaves the last good one.
+any moment leaves the last good one. On a cluster each rank writes its own clients' part beforehand,
+and the server's file, which names the parts, makes them the checkpoint.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,21 @@ from torch import Tensor
 from episode.errors import EpisodeError
 from episode.federation.state import Buffers, ClientState, Counts, ServerState
 
-FORMAT = 1
+FORMAT = 2
+_PART = re.compile(r"clients-\d+-rank-(\d+)-of-(\d+)\.safetensors$")
 
 
 def save(
-    path: Path, server: ServerState, clients: Mapping[int, ClientState], identity: str
+    path: Path,
+    server: ServerState,
+    clients: Mapping[int, ClientState],
+    identity: str,
+    parts: Sequence[str] = (),
 ) -> None:
-    """Writes the state between two rounds; `identity` names the run that may read it back."""
+    """Writes the state between two rounds; `identity` names the run that may read it back.
+
+    `parts` are files beside this one that hold the clients' states (see `save_part`).
+    """
     tensors = {"server.x": server.x}
     for name in ("memory", "velocity"):
         tensor = getattr(server, name)
@@ -36,17 +46,42 @@ def save(
             tensors[f"server.{name}"] = tensor
     tensors["server.buffers.floats"] = server.buffers.floats
     tensors["server.buffers.integers"] = server.buffers.integers
-    for client, state in clients.items():
-        tensors |= {f"client.{client}.{name}": t for name, t in state.tensors().items()}
-    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    header = {
-        "format": FORMAT,
-        "identity": identity,
-        "round": server.round,
-        "counts": dataclasses.asdict(server.counts),
-        "checksum": _checksum(tensors),
-    }
-    write_tensors(path, tensors, {"episode": json.dumps(header)})
+    tensors |= _tensors_of(clients)
+    counts = dataclasses.asdict(server.counts)
+    _write(path, tensors, identity, server.round, counts=counts, parts=list(parts))
+
+
+def save_part(
+    folder: Path,
+    clients: Mapping[int, ClientState],
+    identity: str,
+    *,
+    round: int,
+    rank: int,
+    ranks: int,
+    previous: int,
+) -> str:
+    """Writes one rank's clients beside a checkpoint to come; returns the part's name.
+
+    Empty where these clients have nothing to keep. This rank's parts of neither this round nor the
+    `previous` checkpoint's are removed (the host of the server's file may be another).
+    """
+    for path in folder.glob(f"clients-*-rank-{rank}-of-{ranks}.safetensors"):
+        if int(path.name.split("-")[1]) not in (round, previous):
+            path.unlink(missing_ok=True)
+    tensors = _tensors_of(clients)
+    if not tensors:
+        return ""
+    name = f"clients-{round}-rank-{rank}-of-{ranks}.safetensors"
+    _write(folder / name, tensors, identity, round)
+    return name
+
+
+def keep_parts(folder: Path, parts: Sequence[str]) -> None:
+    """Removes the parts of checkpoints that have been replaced."""
+    for path in folder.glob("clients-*"):
+        if path.name not in parts:
+            path.unlink(missing_ok=True)
 
 
 def write_tensors(
@@ -68,14 +103,34 @@ def write_tensors(
     _sync(path.parent)
 
 
-def load(path: Path, identity: str, device: str) -> tuple[ServerState, dict[int, ClientState]]:
-    """Reads a checkpoint back; refuses one that is damaged or belongs to another run."""
-    header, tensors = _read(path)
-    if header["identity"] != identity:
-        raise EpisodeError(
-            f"The checkpoint {path} belongs to another configuration: "
-            "choose another folder, or remove this one to start afresh."
-        )
+def load(
+    path: Path,
+    identity: str,
+    device: str,
+    *,
+    parts_in: Path | None = None,
+    place: tuple[int, int] | None = None,
+) -> tuple[ServerState, dict[int, ClientState]]:
+    """Reads a checkpoint back; refuses one that is damaged or belongs to another run.
+
+    `place`, a rank and the number of ranks, leaves out the parts that other ranks will read;
+    `parts_in` is the folder of the parts, where it is not that of the file.
+    """
+    header, tensors = _read(path, identity)
+    for name in header["parts"]:
+        match = _PART.match(name)
+        if place and match and int(match[2]) == place[1] and int(match[1]) != place[0]:
+            continue
+        part = (parts_in or path.parent) / name
+        if not part.exists():
+            raise EpisodeError(
+                f"The checkpoint needs {part}, which is not there: resume where it was written, "
+                "or remove the run's folder to start afresh."
+            )
+        of_part, more = _read(part, identity)
+        if of_part["round"] != header["round"]:
+            raise _damaged(part)
+        tensors |= more
     tensors = {name: t.to(device) for name, t in tensors.items()}
     server = ServerState(
         x=tensors.pop("server.x"),
@@ -94,24 +149,54 @@ def load(path: Path, identity: str, device: str) -> tuple[ServerState, dict[int,
     return server, clients
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    damaged = EpisodeError(
+def _tensors_of(clients: Mapping[int, ClientState]) -> dict[str, Tensor]:
+    return {
+        f"client.{client}.{name}": tensor
+        for client, state in clients.items()
+        for name, tensor in state.tensors().items()
+    }
+
+
+def _write(
+    path: Path, tensors: Mapping[str, Tensor], identity: str, round: int, **more: Any
+) -> None:
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    header = {
+        "format": FORMAT,
+        "identity": identity,
+        "round": round,
+        **more,
+        "checksum": _checksum(tensors),
+    }
+    write_tensors(path, tensors, {"episode": json.dumps(header)})
+
+
+def _damaged(path: Path) -> EpisodeError:
+    return EpisodeError(
         f"The checkpoint {path} is damaged: remove the run's folder to start afresh, "
         "or put back a copy of the file."
     )
+
+
+def _read(path: Path, identity: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["episode"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise damaged from error
+        raise _damaged(path) from error
     if header.get("format") != FORMAT:
         raise EpisodeError(
             f"The checkpoint {path} has format {header.get('format')}, and this version reads "
             f"format {FORMAT}: resume it with the version that wrote it (see env.json)."
         )
     if header.get("checksum") != _checksum(tensors):
-        raise damaged
+        raise _damaged(path)
+    if header["identity"] != identity:
+        raise EpisodeError(
+            f"The checkpoint {path} belongs to another configuration: "
+            "choose another folder, or remove this one to start afresh."
+        )
     return header, tensors
 
 

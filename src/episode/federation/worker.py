@@ -6,6 +6,7 @@ Written for vectors `[..., d]`: a replica that holds many clients or runs at onc
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 
 import torch
@@ -13,8 +14,26 @@ from torch import Tensor
 
 from episode.core.algorithm import Algorithm
 from episode.core.vectors import Scalar, Vector, add_, copy_, cut, maximum, norm
-from episode.federation.protocols import Draw, Objective, Reply
+from episode.federation.protocols import Draw, Objective, Phase, Reply
 from episode.federation.state import Buffers, ClientState
+
+
+@dataclass(frozen=True)
+class ReplyForm:
+    """What a reply holds, for an engine that must know before anybody has replied."""
+
+    vectors: tuple[str, ...]
+    has_buffers: bool
+    metrics: tuple[str, ...]
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, phase: Phase, memorise: bool = False) -> ReplyForm:
+        """The form of `Worker.probe`'s or `Worker.local`'s reply."""
+        if phase == "probe":
+            is_only_phase = not (memorise or algorithm.correction.steps_locally)
+            return cls(("gradient",), is_only_phase, ("loss",))
+        change = ("change",) if algorithm.correction.remembers else ()
+        return cls(("x", *change), True, ("loss", "clipped", "largest_norm", "drift"))
 
 
 class Worker:

@@ -15,6 +15,8 @@ ENVIRONMENT = "env.json"
 ROUNDS = "rounds.jsonl"
 SUMMARY = "summary.json"
 CHECKPOINT = "checkpoint/state.safetensors"
+LAST_FINITE = "checkpoint/last_finite.safetensors"
+"""Where a diverged run leaves the state before its last round."""
 MODEL = "model.safetensors"
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -58,7 +60,7 @@ def read_run(folder: Path) -> StoredRun:
 def read_json(path: Path) -> Any:
     """JSON values, non-finite numbers included (see `dumps`)."""
     try:
-        return _finite_or_not(json.loads(path.read_text()))
+        return loads(path.read_text())
     except (OSError, ValueError) as error:
         raise EpisodeError(f"{path} cannot be read: {error}.") from None
 
@@ -73,7 +75,7 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
         if not line:
             continue
         try:
-            records.append(_finite_or_not(json.loads(line)))
+            records.append(loads(line))
         except ValueError:
             if number == len(lines) - 1:
                 break
@@ -84,6 +86,11 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
 def dumps(values: Any, indent: int | None = None) -> str:
     """Strict JSON: NaN and infinities become the strings "NaN", "Infinity", "-Infinity"."""
     return json.dumps(_jsonable(values), allow_nan=False, indent=indent)
+
+
+def loads(text: str) -> Any:
+    """What `dumps` wrote."""
+    return _finite_or_not(json.loads(text))
 
 
 def _jsonable(value: Any) -> Any:

@@ -1,0 +1,174 @@
+"""Clients on the processes of a cluster: rank k of W serves those with c mod W = k.
+
+Every rank plays the round. A phase costs one collective: each rank adds up its own clients'
+replies, and vectors, float buffers and all scalars travel in one flat all-reduce. What is not a
+sum travels in a ledger behind the vectors: integers, of which each is written by one rank and left
+zero by the others, cut into pieces that any float type holds exactly. So a float64 metric, an
+integer buffer, a checksum and a wish arrive bit for bit.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntFlag
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from episode.core.algorithm import Algorithm
+from episode.engines.cluster import Cluster
+from episode.engines.simulation import Simulation, usable_cores
+from episode.errors import ClusterError
+from episode.federation.protocols import Phase, Reply, Task
+from episode.federation.state import Buffers, ClientState
+from episode.federation.worker import ReplyForm
+
+CHECK_EVERY = 10
+"""Rounds between checks that all ranks hold the same x̄; they cost no collective."""
+_NOTHING = -1
+"""Stands for None in a ledger of float64 bits, where it is a NaN that no arithmetic makes."""
+
+
+class Wish(IntFlag):
+    """What a rank may ask of all: done after the round as soon as one rank asks for it."""
+
+    NONE = 0
+    CHECKPOINT = 1
+    STOP = 2
+
+
+class Distributed:
+    """The engine of one rank. `wishes()` is asked at each exchange; `wished` is what any said."""
+
+    def __init__(
+        self,
+        task: Task,
+        algorithm: Algorithm,
+        cluster: Cluster,
+        workers: int | None = None,
+        wishes: Callable[[], Wish] = lambda: Wish.NONE,
+    ) -> None:
+        self.cluster = cluster
+        self.wished = Wish.NONE
+        self._algorithm = algorithm
+        self._wishes = wishes
+        self._clients = range(cluster.rank, task.num_clients, cluster.size)
+        neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", cluster.size))
+        self._here = Simulation(task, algorithm, workers or max(1, usable_cores() // neighbours))
+
+    def average(
+        self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
+    ) -> Reply:
+        """The weighted mean over the cohort: added up on each rank, then over the ranks."""
+        self.cluster.where = f"in the {phase} phase of round {broadcast['round']}"
+        total = sum(weights)
+        mine = [k for k, client in enumerate(cohort) if client in self._clients]
+        part = self._here.add_up(
+            phase, [cohort[k] for k in mine], [weights[k] / total for k in mine], broadcast
+        )
+        form = ReplyForm.of(self._algorithm, phase, broadcast.get("memorise", False))
+        return self._exchange(form, part, cohort, mine, broadcast)
+
+    def client_states(self) -> dict[int, ClientState]:
+        """Those of this rank's own clients."""
+        states = self._here.client_states()
+        return {client: states[client] for client in self._clients}
+
+    def load_client_states(self, states: Mapping[int, ClientState]) -> None:
+        self._here.load_client_states({c: s for c, s in states.items() if c in self._clients})
+
+    def close(self) -> None:
+        self._here.close()
+
+    def _exchange(
+        self,
+        form: ReplyForm,
+        part: Reply,
+        cohort: Sequence[int],
+        mine: Sequence[int],
+        broadcast: Mapping[str, Any],
+    ) -> Reply:
+        """The mean, from this rank's part of it and its places in the cohort: one collective."""
+        x, buffers = broadcast["x"], broadcast["buffers"]
+        rank, size = self.cluster.rank, self.cluster.size
+        if not mine:
+            part.vectors = {name: torch.zeros_like(x) for name in form.vectors}
+            part.buffers = Buffers(torch.zeros_like(buffers.floats), buffers.integers)
+        metrics = _ledger(len(cohort), len(form.metrics))
+        for row, place in enumerate(mine):
+            metrics[place] = _bits([part.metrics[name][row] for name in form.metrics])
+        words = _ledger(size, 2)
+        checks = broadcast["round"] % CHECK_EVERY == 0
+        words[rank] = torch.tensor([_checksum(x) if checks else 0, int(self._wishes())])
+        sums = [part.vectors[name] for name in form.vectors]
+        ledgers = [metrics, words]
+        if form.has_buffers:
+            assert part.buffers is not None
+            sums.append(part.buffers.floats)
+            integers = _ledger(size, part.buffers.integers.numel())
+            integers[rank] = part.buffers.integers
+            ledgers.append(integers)
+        self._add_up(sums, ledgers)
+        if checks and len(set(words[:, 0].tolist())) > 1:
+            raise _disagreement(words[:, 0].tolist(), broadcast["round"])
+        self.wished = Wish(functools.reduce(operator.or_, words[:, 1].tolist()))
+        mean = Reply(dict(zip(form.vectors, sums, strict=False)))
+        if form.has_buffers:
+            served = sorted({client % size for client in cohort})
+            mean.buffers = Buffers(sums[-1], integers[served].amax(0).to(buffers.integers.device))
+        for name, column in zip(form.metrics, metrics.unbind(1), strict=True):
+            mean.metrics[name] = _values(column)
+        return mean
+
+    def _add_up(self, sums: list[Tensor], ledgers: list[Tensor]) -> None:
+        """All of these, in place, over the ranks."""
+        integers = torch.cat([ledger.reshape(-1) for ledger in ledgers])
+        pieces = integers.view(_piece(sums[0].dtype)).to(sums[0])
+        flat = torch.cat([*sums, pieces])
+        self.cluster.add_up(flat)
+        parts = flat.split_with_sizes([t.numel() for t in (*sums, pieces)])
+        for target, part in zip(sums, parts, strict=False):
+            target.copy_(part)
+        exact = parts[-1].cpu().to(_piece(sums[0].dtype)).view(torch.int64)
+        sizes = [ledger.numel() for ledger in ledgers]
+        for ledger, part in zip(ledgers, exact.split_with_sizes(sizes), strict=True):
+            ledger.copy_(part.view(ledger.shape))
+
+
+def _ledger(rows: int, columns: int) -> Tensor:
+    return torch.zeros(rows, columns, dtype=torch.int64)
+
+
+def _piece(dtype: torch.dtype) -> torch.dtype:
+    """The widest integers of which that float type holds every one."""
+    return torch.int16 if torch.finfo(dtype).eps < 2**-16 else torch.int8
+
+
+def _bits(values: Sequence[float | None]) -> Tensor:
+    numbers = torch.tensor([0.0 if v is None else v for v in values], dtype=torch.float64)
+    nothing = torch.tensor([v is None for v in values])
+    return numbers.view(torch.int64).masked_fill(nothing, _NOTHING)
+
+
+def _values(bits: Tensor) -> list[float | None]:
+    numbers = bits.contiguous().view(torch.float64).tolist()
+    return [None if b == _NOTHING else v for b, v in zip(bits.tolist(), numbers, strict=True)]
+
+
+def _checksum(x: Tensor) -> int:
+    """The sum of x's bit patterns: equal for equal vectors, and all but surely not for others."""
+    patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    return int(x.view(patterns).sum(dtype=torch.int64))
+
+
+def _disagreement(checksums: Sequence[int], round: int) -> ClusterError:
+    apart = [rank for rank, value in enumerate(checksums) if value != checksums[0]]
+    ranks = f"Rank {apart[0]} holds" if len(apart) == 1 else f"Ranks {apart} hold"
+    return ClusterError(
+        f"{ranks} another model than rank 0 at the start of round {round}: the ranks have drifted "
+        "apart, which faulty hardware or different libraries can cause. Resume from the checkpoint."
+    )
