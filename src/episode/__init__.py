@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Uncorrected,
     )
     from episode.experiments.fit import fit
-    from episode.experiments.run import Run
+    from episode.experiments.records import Run
     from episode.federation.sampling import Cyclic, Full, Uniform
 
 __all__ = [
@@ -56,7 +56,7 @@ __all__ = [
 _HOMES = {
     "Cyclic": "episode.federation.sampling",
     "Full": "episode.federation.sampling",
-    "Run": "episode.experiments.run",
+    "Run": "episode.experiments.records",
     "Uniform": "episode.federation.sampling",
     "fit": "episode.experiments.fit",
 }

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from episode.core.algorithm import ALGORITHMS
 from episode.experiments.config import Experiment
-from episode.experiments.run import Observe, execute, job_of
+from episode.experiments.records import Observe
+from episode.experiments.run import execute, job_of
 from episode.results.plots import draw_curves
 from episode.results.store import StoredRun, read_run
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class EpisodeError(Exception):
@@ -24,3 +26,17 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:
     close = difflib.get_close_matches(str(given).lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(names)}."
     return EpisodeError(f"There is no {kind} {given!r}: {hint}")
+
+
+def differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = ""
+) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys in which two trees of JSON values differ, with both values."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in sorted(a.keys() | b.keys()):
+        left, right = a.get(key), b.get(key)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            found |= differences(left, right, f"{prefix}{key}.")
+        elif json.dumps(left) != json.dumps(right):
+            found[prefix + key] = (left, right)
+    return found

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import episode
 from episode import Algorithm, EpisodeError, Uniform
-from episode.experiments.run import History, Run
+from episode.experiments.records import History, Run
 from episode.federation import checkpoint
 from episode.federation.state import ClientState, ServerState
 from episode.results.store import dumps, read_json, read_rounds, read_run
@@ -222,7 +222,9 @@ def test_a_full_disk_stops_the_run_and_leaves_the_last_checkpoint(tmp_path: Path
             train(tmp_path, algorithm)
     assert read_run(tmp_path).status == "failed"
     assert not list(tmp_path.rglob("*.tmp"))
-    assert checkpoint._read(tmp_path / "checkpoint" / "state.safetensors")[0]["round"] == 3
+    config = json.loads((tmp_path / "config.json").read_text())
+    path = tmp_path / "checkpoint" / "state.safetensors"
+    assert checkpoint.load(path, config["id"], "cpu")[0].round == 3
     assert torch.equal(train(tmp_path, algorithm).x, train(None, algorithm).x)
 
 

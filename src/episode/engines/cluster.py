@@ -10,6 +10,7 @@ failed; who was lost without a word is found by asking: those who are alive answ
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -28,11 +29,12 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from episode.errors import ClusterError, EpisodeError
+from episode.errors import ClusterError, EpisodeError, differences
 from episode.version import __version__
 
 PATIENCE = 5.0
 """Seconds in which whoever is alive answers, once something has gone wrong."""
+_meetings = itertools.count()
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -62,6 +64,7 @@ class Cluster:
         """What the run is doing, for whoever has to explain why it cannot go on."""
         self._store = store
         self._works_on_gpu = False
+        self._connected = False
         self._shared = 0
 
     @classmethod
@@ -78,8 +81,9 @@ class Cluster:
                 "torchrun --nproc-per-node 2 -m episode run config.toml"
             )
         store, rank, size = _meeting_point(timeout)
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        cluster = cls(PrefixStore(f"episode/{attempt}", store), rank, size, timeout)
+        # The store outlives a restart, and a process may take part in several runs.
+        meeting = f"episode/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
+        cluster = cls(PrefixStore(meeting, store), rank, size, timeout)
         cluster._introduce(hello)
         cluster._connect(device)
         return cluster
@@ -154,8 +158,8 @@ class Cluster:
                 signal.signal(signal.SIGTERM, before)
 
     def leave(self) -> None:
-        """Ends the connections."""
-        if dist.is_initialized():
+        """Ends the connections that it has made."""
+        if self._connected and dist.is_initialized():
             dist.destroy_process_group()
 
     def explain(self, reason: str = "") -> ClusterError:
@@ -186,9 +190,10 @@ class Cluster:
             if "error" in theirs:
                 raise EpisodeError(f"Rank {rank} cannot start: {theirs['error']}")
         for rank, theirs in enumerate(everyone):
-            if different := differences(everyone[0], theirs):
+            for key, (first, other) in differences(everyone[0], theirs).items():
                 raise EpisodeError(
-                    f"Ranks 0 and {rank} are about to run different things: {different[0]}. "
+                    f"Ranks 0 and {rank} are about to run different things: {key} is "
+                    f"{json.dumps(first)} on rank 0 and {json.dumps(other)} on rank {rank}. "
                     "Give all of them the same configuration and the same versions."
                 )
 
@@ -203,6 +208,9 @@ class Cluster:
 
     def _connect(self, device: str) -> None:
         self._works_on_gpu = torch.device(device).type == "cuda"
+        if dist.is_initialized():  # by the user's own script
+            return
+        self._connected = True
         try:
             dist.init_process_group(
                 "nccl" if self._works_on_gpu else "gloo",
@@ -264,20 +272,6 @@ class Cluster:
                 f"Rank {self.rank} stops {self.where}: the rendezvous is gone "
                 f"({_first_line(error)})."
             ) from None
-
-
-def differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What differs between two trees of settings, each as `key is 1 on one and 2 on the other`."""
-    found: list[str] = []
-    for key in sorted(a.keys() | b.keys()):
-        left, right = a.get(key), b.get(key)
-        if isinstance(left, Mapping) and isinstance(right, Mapping):
-            found += differences(left, right, f"{prefix}{key}.")
-        elif json.dumps(left) != json.dumps(right):
-            found.append(
-                f"{prefix}{key} is {json.dumps(left)} on one and {json.dumps(right)} on the other"
-            )
-    return found
 
 
 def _meeting_point(timeout: float) -> tuple[Store, int, int]:

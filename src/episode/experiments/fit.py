@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from torch.utils.data import default_collate
 
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
-from episode.errors import EpisodeError
+from episode.engines.cluster import Cluster
+from episode.errors import EpisodeError, unknown
+from episode.experiments.catalogue import ENGINES
 from episode.experiments.config import identity_of
-from episode.experiments.run import Job, Observe, Run, execute
+from episode.experiments.records import Observe, Run
+from episode.experiments.run import Job, execute
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
@@ -37,7 +40,9 @@ def fit(
     evaluate: Evaluate | None = None,
     evaluate_every: int = 1,
     collate: Callable[[list[Any]], Any] = default_collate,
+    engine: Literal["simulation", "distributed"] = "simulation",
     workers: int | None = None,
+    timeout_seconds: float = 600.0,
     checkpoint_seconds: float = 30.0,
     observe: Observe | None = None,
 ) -> Run:
@@ -50,10 +55,13 @@ def fit(
     on from its last checkpoint (at most `checkpoint_seconds` of work is lost), and one that has
     ended is read back. `evaluate(model)` returns named figures, every `evaluate_every` rounds (0:
     at the end). `schedule` replaces a constant `eta` and `gamma` (its own are then used), `cohorts`
-    full participation. `workers` threads (one per core) change the speed and nothing else.
+    full participation. `workers` threads (one per core) change the speed and nothing else. With
+    `engine="distributed"`, in a script that torchrun starts, clients are spread over its processes;
+    the first writes the folder, and one that says nothing for `timeout_seconds` counts as lost.
     `observe` is called with each round's record; `collate` makes a batch of a list of examples.
     """
     numbers = {"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds}
+    numbers["timeout_seconds"] = timeout_seconds
     counts = {"local_steps": local_steps, "rounds": rounds, "batch_size": batch_size, "seed": seed}
     counts |= {"evaluate_every": evaluate_every, "workers": 1 if workers is None else workers}
     _check_types(numbers, (int, float), "a number")
@@ -70,6 +78,8 @@ def fit(
     plan = Plan(
         algorithm, schedule or Schedule(eta, gamma), rounds, local_steps, seed, cohorts or Full()
     )
+    if timeout_seconds <= 0:
+        raise EpisodeError(f"timeout_seconds is {timeout_seconds}: it must be more than 0.")
     for name in ("evaluate_every", "checkpoint_seconds"):
         if (value := {**numbers, **counts}[name]) < 0:
             raise EpisodeError(f"{name} is {value}: it must be 0 or more.")
@@ -78,17 +88,28 @@ def fit(
     )
     plan.check(task.num_clients)
     config = _describe(plan, task, batch_size, evaluate_every)
+    device = str(next(model.parameters()).device)
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    cluster = None
+    if engine == "distributed":
+        cluster = Cluster.join({"config": config}, timeout_seconds, device)
     job = Job(
         plan,
         task,
         config,
         identity_of(config),
         workers,
-        str(next(model.parameters()).device),
+        device,
         evaluate_every,
         checkpoint_seconds,
+        cluster,
     )
-    return execute(job, Path(folder) if folder is not None else None, observe)
+    try:
+        return execute(job, Path(folder) if folder is not None else None, observe)
+    finally:
+        if cluster is not None:
+            cluster.leave()
 
 
 def _check_types(values: dict[str, Any], kind: Any, wanted: str) -> None:

@@ -13,7 +13,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from episode.errors import EpisodeError
+from episode.errors import EpisodeError, differences
 from episode.federation.checkpoint import write_tensors
 from episode.results import store
 from episode.version import __version__
@@ -118,7 +118,9 @@ class RunFolder:
             return
         found = store.read_json(path)
         if not isinstance(found, dict) or found.get("id") != self.identity:
-            differing = _differences(found, self._config) if isinstance(found, dict) else []
+            config = store.loads(store.dumps(self._config))
+            keys = differences(found, config) if isinstance(found, dict) else {}
+            differing = [key for key in keys if key not in _HARMLESS]
             where = f" (they differ in {', '.join(differing)})" if differing else ""
             raise EpisodeError(
                 f"The folder {self.path} holds a run of another configuration{where}: "
@@ -145,18 +147,6 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
-
-
-def _differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list[str]:
-    """The keys, dotted, in which two trees differ."""
-    found: list[str] = []
-    for key in sorted(a.keys() | b.keys()):
-        left, right = a.get(key), b.get(key)
-        if isinstance(left, dict) and isinstance(right, dict):
-            found += _differences(left, right, f"{prefix}{key}.")
-        elif store.dumps(left) != store.dumps(right) and prefix + key not in _HARMLESS:
-            found.append(prefix + key)
-    return found
 
 
 _HARMLESS = {

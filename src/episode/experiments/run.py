@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from episode.engines.cluster import Cluster, under_torchrun
 from episode.engines.distributed import Distributed, Wish
@@ -19,15 +19,13 @@ from episode.engines.simulation import Simulation
 from episode.errors import EpisodeError
 from episode.experiments.config import Experiment
 from episode.experiments.folder import RunFolder
+from episode.experiments.records import History, Observe, Record, Run, make_record
 from episode.experiments.saves import Saves
 from episode.federation import checkpoint
 from episode.federation.protocols import Engine, Task
-from episode.federation.rounds import Plan, Rounds, Telemetry, divergence
+from episode.federation.rounds import Plan, Rounds, divergence
 from episode.federation.state import ClientState, ServerState, Status
 from episode.results import store
-
-Record = dict[str, Any]
-Observe = Callable[[Record], None]
 
 
 @dataclass(frozen=True)
@@ -44,33 +42,6 @@ class Job:
     checkpoint_seconds: float = 30.0
     cluster: Cluster | None = None
     """The processes that play this run together; None for this one alone."""
-
-
-@dataclass
-class Run:
-    """What a run came to."""
-
-    status: Status
-    """finished, or diverged: then `x` and `model` are those of the last finite round."""
-    history: History
-    summary: Record
-    x: Tensor
-    folder: Path | None = None
-    model: nn.Module | None = None
-
-
-class History(list[Record]):
-    """One record per round, in order: a list of dicts."""
-
-    def frame(self) -> Any:
-        """The records as a pandas DataFrame, the task's figures as columns of their own."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise EpisodeError("A DataFrame needs pandas: pip install pandas.") from None
-        return pd.DataFrame(
-            [{k: v for k, v in r.items() if k != "figures"} | r.get("figures", {}) for r in self]
-        )
 
 
 def join(read: Callable[[], Experiment]) -> tuple[Experiment, Cluster | None]:
@@ -307,32 +278,3 @@ class _Player:
         if install is not None:
             run.model = install(server.x, server.buffers)
         return run
-
-
-def make_record(telemetry: Telemetry, server: ServerState) -> Record:
-    """One line of rounds.jsonl; counts and seconds are totals so far.
-
-    Where the round was evaluated, the task's figures of x̄_{r+1} join it as `figures`.
-    """
-    metrics = telemetry.metrics
-    count = len(metrics["loss"])
-    return {
-        "round": telemetry.round,
-        "eta": float(telemetry.eta),
-        "gamma": float(telemetry.gamma),
-        "threshold": float(telemetry.gamma / telemetry.eta),
-        "global_norm": None if telemetry.G_norm is None else float(telemetry.G_norm),
-        "clipped": None if telemetry.clipped is None else bool(telemetry.clipped),
-        "clipped_steps": sum(metrics["clipped"]) / count,
-        "loss": sum(metrics["loss"]) / count,
-        "largest_norm": _largest(metrics["largest_norm"]),
-        "drift": _largest(metrics["drift"]),
-        "cohort": telemetry.cohort,
-        **dataclasses.asdict(server.counts),
-    }
-
-
-def _largest(values: list[float | None]) -> float | None:
-    """The maximum; NaN if one is NaN, so that it is seen; None where nothing was measured."""
-    known = [v for v in values if v is not None]
-    return next((v for v in known if v != v), max(known, default=None))
