@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,20 +26,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 
-from episode.errors import ClusterError, EpisodeError, differences
+from episode.engines.meeting import first_line, meeting_point, objection_to
+from episode.errors import ClusterError, EpisodeError
 from episode.version import __version__
 
 PATIENCE = 5.0
 """Seconds in which whoever is alive answers, once something has gone wrong."""
 _meetings = itertools.count()
-_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-
-
-def under_torchrun() -> bool:
-    """Whether this process was started as one of several, by torchrun or its like."""
-    return all(os.environ.get(name) for name in _VARIABLES)
 
 
 @dataclass
@@ -74,13 +67,7 @@ class Cluster:
         `hello` is the configuration; or `{"error": …}` where this process cannot start, which
         then is what all of them report.
         """
-        if not under_torchrun():
-            missing = ", ".join(name for name in _VARIABLES if not os.environ.get(name))
-            raise EpisodeError(
-                f"The distributed engine has nobody to meet ({missing} not set): start it with "
-                "torchrun --nproc-per-node 2 -m episode run config.toml"
-            )
-        store, rank, size = _meeting_point(timeout)
+        store, rank, size = meeting_point(timeout)
         # The store outlives a restart, and a process may take part in several runs.
         meeting = f"episode/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
         cluster = cls(PrefixStore(meeting, store), rank, size, timeout)
@@ -139,23 +126,25 @@ class Cluster:
     def together(self) -> Iterator[None]:
         """A failure here is told to the others; being ended because of theirs is explained.
 
-        (torchrun ends all processes of a run with SIGTERM once one of them is gone.)
+        (torchrun ends all processes of a run with SIGTERM once one of them is gone. After a failure
+        it is ignored: we end anyway, and there is something to say first.)
         """
         in_main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, _terminate) if in_main else None
         try:
             yield
+            if in_main:
+                signal.signal(signal.SIGTERM, before)
         except _Terminated:
             raise self.explain() from None
         except ClusterError:
             raise
         except Exception as error:
+            _ignore_termination()
             with suppress(Exception):  # the others may be gone too
                 self.tell("failed", str(error) or type(error).__name__)
+            self._linger("alive")
             raise
-        finally:
-            if in_main:
-                signal.signal(signal.SIGTERM, before)
 
     def leave(self) -> None:
         """Ends the connections that it has made."""
@@ -164,8 +153,7 @@ class Cluster:
 
     def explain(self, reason: str = "") -> ClusterError:
         """Who is gone: whoever does not answer within a few seconds, or has left last words."""
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # we are about to end anyway
+        _ignore_termination()
         self.leave()  # so that whoever waits for us stops waiting
         others = set(range(self.size)) - {self.rank}
         failed: dict[int, str] = {}
@@ -186,16 +174,22 @@ class Cluster:
         mine = {"episode": __version__, "torch": torch.__version__, **hello}
         self.tell("hello", json.dumps(mine))
         everyone = [json.loads(self._hear_hello(rank)) for rank in range(self.size)]
-        for rank, theirs in enumerate(everyone):
-            if "error" in theirs:
-                raise EpisodeError(f"Rank {rank} cannot start: {theirs['error']}")
-        for rank, theirs in enumerate(everyone):
-            for key, (first, other) in differences(everyone[0], theirs).items():
-                raise EpisodeError(
-                    f"Ranks 0 and {rank} are about to run different things: {key} is "
-                    f"{json.dumps(first)} on rank 0 and {json.dumps(other)} on rank {rank}. "
-                    "Give all of them the same configuration and the same versions."
-                )
+        if objection := objection_to(everyone):
+            self._linger("objected")
+            raise EpisodeError(objection)
+
+    def _linger(self, subject: str) -> None:
+        """Lets the others read what they must before the host of the store ends (a short while).
+
+        (torchrun's store outlives its processes; without torchrun it is the first rank's.)
+        """
+        with suppress(Exception):
+            self.tell(subject, "yes")
+            deadline = time.monotonic() + min(PATIENCE, self.timeout)
+            while self.rank == 0 and time.monotonic() < deadline:
+                if all(self._has(f"{subject}/{rank}") for rank in range(self.size)):
+                    break
+                time.sleep(0.02)
 
     def _hear_hello(self, rank: int) -> str:
         try:
@@ -221,7 +215,7 @@ class Cluster:
             )
         except RuntimeError as error:
             raise self.explain(
-                f"it cannot connect to the others ({_first_line(error)}): can the hosts reach one "
+                f"it cannot connect to the others ({first_line(error)}): can the hosts reach one "
                 "another on any port? GLOO_SOCKET_IFNAME names the network interface to use"
             ) from None
 
@@ -234,7 +228,7 @@ class Cluster:
                 if self._heard_of_failure() or time.monotonic() > deadline:
                     raise self.explain()
         except RuntimeError as error:
-            raise self.explain(_first_line(error)) from None
+            raise self.explain(first_line(error)) from None
 
     def _finished(self, work: Any) -> bool:
         """Waits for a second at most."""
@@ -270,20 +264,8 @@ class Cluster:
         except RuntimeError as error:
             raise ClusterError(
                 f"Rank {self.rank} stops {self.where}: the rendezvous is gone "
-                f"({_first_line(error)})."
+                f"({first_line(error)})."
             ) from None
-
-
-def _meeting_point(timeout: float) -> tuple[Store, int, int]:
-    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    try:
-        store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
-    except (RuntimeError, ValueError, OSError) as error:
-        raise ClusterError(
-            f"Rank {os.environ['RANK']} on {socket.gethostname()} cannot reach the rendezvous at "
-            f"{address} ({_first_line(error)}): is rank 0 up, and the port open?"
-        ) from None
-    return store, rank, size
 
 
 def _story(failed: Mapping[int, str], lost: list[int], reason: str) -> str:
@@ -296,15 +278,14 @@ def _story(failed: Mapping[int, str], lost: list[int], reason: str) -> str:
     return "; ".join(told) + "."
 
 
-def _first_line(error: BaseException) -> str:
-    """An error of gloo's or NCCL's without its source file and without its stack."""
-    line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return line.rpartition("] ")[2].split(". This is typically")[0][:160].rstrip(". ")
-
-
 class _Terminated(BaseException):
     """SIGTERM; not an Exception, so that a client's code does not catch it."""
 
 
 def _terminate(number: int, frame: object) -> None:
     raise _Terminated
+
+
+def _ignore_termination() -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from episode.engines.cluster import Cluster, under_torchrun
+from episode.engines.cluster import Cluster
 from episode.engines.distributed import Distributed, Wish
+from episode.engines.meeting import under_torchrun
 from episode.engines.simulation import Simulation
 from episode.errors import EpisodeError
 from episode.experiments.config import Experiment
