@@ -8,10 +8,11 @@ SOURCES := src tests benchmarks examples
 DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-quick verify bench clean
+.PHONY: help setup demo check format test test-quick test-all verify bench bench-cluster \
+  bench-wide-area clean
 
 help:  ## This list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
 
 setup: .venv/.all  ## Make .venv and install everything into it, at pinned versions
 
@@ -28,17 +29,26 @@ format: .venv/.all  ## Format and fix what can be fixed
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-test: .venv/.all  ## All tests (about three minutes)
-	$(BIN)/pytest -n 2
+test: .venv/.all  ## All tests but the longest (about five minutes)
+	$(BIN)/pytest -n 2 -m "not long"
 
 test-quick: .venv/.all  ## Tests of about a minute
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow and not long"
+
+test-all: test  ## All tests, with faults and deployments (about ten minutes)
+	$(BIN)/pytest -n 2 -m long
 
 verify: .venv/.all  ## Prove the maths: every check, its figure, its bound
 	$(BIN)/episode verify
 
 bench: .venv/.bench  ## Speed and memory, as ratios within one run (about ten minutes)
 	$(BIN)/python benchmarks/run.py
+
+bench-cluster: .venv/.all  ## Two processes against two threads (a few minutes)
+	$(BIN)/python benchmarks/cluster.py
+
+bench-wide-area: .venv/.all  ## Time to a target over an emulated wide-area link (root, Linux)
+	$(BIN)/python benchmarks/wide_area.py
 
 clean:  ## Remove the environment and everything that was made
 	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

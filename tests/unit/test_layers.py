@@ -20,3 +20,13 @@ def test_no_module_is_too_long_to_read() -> None:
     for file in source.rglob("*.py"):
         limit = 130 if file.parent.name == "core" else 320
         assert len(file.read_text().splitlines()) <= limit, file
+
+
+def test_only_the_cluster_and_the_optimizer_know_of_torch_distributed() -> None:
+    source = Path(__file__).parents[2] / "src" / "episode"
+    users = {
+        str(file.relative_to(source))
+        for file in source.rglob("*.py")
+        if "torch.distributed" in file.read_text() or "_distributed_c10d" in file.read_text()
+    }
+    assert users == {"engines/cluster.py", "engines/meeting.py", "optim.py"}

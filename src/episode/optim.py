@@ -1,0 +1,326 @@
+"""`FederatedSGD`: every algorithm of the grid as an optimizer, for a training loop under torchrun.
+
+Each process is one client. The loop stays as it is (`zero_grad`, `backward`, `step`); every
+`local_steps` steps the optimizer averages the model over the processes, and in between corrects and
+clips as the algorithm says. Without a process group it is one client, so clipped SGD.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from episode.core.algorithm import Algorithm
+from episode.core.vectors import Scalar, add_, copy_, cut, descend_, norm
+from episode.errors import EpisodeError
+
+Blocks = list[Tensor]
+
+
+class FederatedSGD(torch.optim.Optimizer):
+    """Local SGD with EPISODE's corrections and clipping, or those of any other algorithm.
+
+    `lr` is the paper's η and `gamma` its γ. Their ratio is the threshold on ‖G_r‖, one for all
+    parameter groups; groups may have an `lr` and a `weight_decay` of their own, and γ follows η
+    when a scheduler changes it. The probe is the round's first batch, at no extra gradient;
+    `step(probe=closure)` takes a fresh one instead. `buffers` (such as `model.buffers()`) are
+    averaged with the model; integer ones are left alone.
+
+    All processes start from the first one's parameters, must step equally often, and must not wrap
+    the model in DistributedDataParallel, which averages gradients already.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        gamma: float,
+        local_steps: int,
+        algorithm: str | Algorithm = "episode",
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        buffers: Iterable[Tensor] = (),
+        process_group: Any = None,
+    ) -> None:
+        for name, value in (("lr", lr), ("gamma", gamma)):
+            if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+                raise EpisodeError(f"{name} is {value!r}: it must be a number above 0.")
+        if not isinstance(local_steps, int) or local_steps < 1:
+            raise EpisodeError(f"local_steps is {local_steps!r}: it must be 1 or more.")
+        self.algorithm = _algorithm(algorithm, momentum, nesterov)
+        self.local_steps = local_steps
+        self._group = process_group
+        self._buffers = [b for b in buffers if b.is_floating_point()]
+        defaults = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "threshold": gamma / lr,
+            "steps_taken": 0,
+            "global_norm": math.nan,
+        }
+        super().__init__(params, defaults)
+        if self._size > 1:
+            self._start_from_the_first()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters, between two rounds; refuses by name those that it cannot train."""
+        if "gamma" in param_group or "momentum" in param_group:
+            raise EpisodeError(
+                "A parameter group may set lr and weight_decay; gamma and momentum are for all."
+            )
+        if self.param_groups and self.param_groups[0]["steps_taken"] % self.local_steps:
+            raise EpisodeError("Parameters can be added between two rounds only.")
+        super().add_param_group(param_group)
+        added = self.param_groups[-1]
+        if added is not self.param_groups[0]:
+            added["steps_taken"] = self.param_groups[0]["steps_taken"]
+        first = self.param_groups[0]["params"][0]
+        for p in added["params"]:
+            if p.is_complex():
+                raise EpisodeError(f"{self._name(p)} is complex: real parameters are needed.")
+            if p.is_sparse:
+                raise EpisodeError(f"{self._name(p)} is sparse: dense parameters are needed.")
+            if (p.dtype, p.device) != (first.dtype, first.device):
+                raise EpisodeError(
+                    f"{self._name(p)} is {p.dtype} on {p.device}, others are {first.dtype} on "
+                    f"{first.device}: all must form one vector."
+                )
+
+    @torch.no_grad()
+    def step(
+        self, closure: Callable[[], Any] | None = None, *, probe: Callable[[], Any] | None = None
+    ) -> Any:
+        """One local step; at a round's begin also its probe, at its end the mean of all models.
+
+        `closure` clears the gradients, computes the loss, calls `backward` and returns the loss, as
+        for any optimizer. `probe` does the same on a batch of its own: it is called at the begin
+        of a round only, and gives G_r^i in place of the batch at hand (Algorithm 1, line 3).
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        gradient, correction = self._gradient(), self.algorithm.correction
+        if not correction.steps_locally:
+            self._step_together(gradient)
+            self._count()
+            return loss
+        if self._taken % self.local_steps == 0:
+            self._begin_round(gradient, probe)
+        if correction.remembers:
+            add_(self._held("gradient_sum"), gradient)
+        self._descend(gradient, self._held("shift") if correction.has_global else None)
+        self._count()
+        if self._taken % self.local_steps == 0:
+            self._end_round()
+        return loss
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within it the model holds the mean over all processes, for an evaluation mid-round.
+
+        Every process must enter it. Between two rounds the model is that mean already.
+        """
+        together = not self.algorithm.correction.steps_locally
+        if self._size == 1 or together or self._taken % self.local_steps == 0:
+            yield
+            return
+        held = [*self._x, *self._buffers]
+        own = [t.detach().clone() for t in held]
+        with torch.no_grad():
+            copy_([t.detach() for t in held], self._mean(own))
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                copy_([t.detach() for t in held], own)
+
+    def _begin_round(self, gradient: Blocks, probe: Callable[[], Any] | None) -> None:
+        correction = self.algorithm.correction
+        if correction.probes:
+            anchor = gradient if probe is None else self._fresh(probe)
+            G = self._mean(anchor)
+            self._hold("shift", torch._foreach_sub(G, anchor))
+            self._set("global_norm", norm(G))
+        elif correction.remembers:
+            if self._taken == 0:
+                self._first_memory(gradient, probe)
+            G, memory = self._held("mean_memory"), self._held("memory")
+            self._hold("shift", torch._foreach_sub(G, memory))
+            self._hold("gradient_sum", [torch.zeros_like(g) for g in gradient])
+            self._set("global_norm", norm(G))
+
+    def _first_memory(self, gradient: Blocks, probe: Callable[[], Any] | None) -> None:
+        """Zero; but a clipping that decides by G_r may not start from zero, so it probes once."""
+        memory = [torch.zeros_like(g) for g in gradient]
+        mean = memory
+        if self.algorithm.clipping.needs_global:
+            memory = [g.clone() for g in gradient] if probe is None else self._fresh(probe)
+            mean = self._mean(memory)
+        self._hold("memory", memory)
+        self._hold("mean_memory", [m.clone() for m in mean])
+
+    def _end_round(self) -> None:
+        """x̄_{r+1}, the buffers and the memories, in one collective."""
+        x, buffers = self._x, [b.detach() for b in self._buffers]
+        parts = [*x, *buffers]
+        if not self.algorithm.correction.remembers:
+            copy_(parts, self._mean(parts))
+            return
+        memory = torch._foreach_div(self._held("gradient_sum"), float(self.local_steps))
+        change = torch._foreach_sub(memory, self._held("memory"))
+        means = self._mean([*parts, *change])
+        copy_(parts, means[: len(parts)])
+        self._hold("memory", list(memory))
+        add_(self._held("mean_memory"), means[len(parts) :])
+
+    def _step_together(self, gradient: Blocks) -> None:
+        """One step of all processes along the mean gradient."""
+        buffers = [b.detach() for b in self._buffers]
+        means = self._mean([*gradient, *buffers])
+        copy_(buffers, means[len(gradient) :])
+        G = means[: len(gradient)]
+        self._set("global_norm", norm(G))
+        self._descend([g.clone() for g in G], None)
+
+    def _descend(self, gradient: Blocks, shift: Blocks | None) -> None:
+        """Lines 9 and 10 of Algorithm 1, with the step of each group in proportion to its lr."""
+        algorithm, first = self.algorithm, self.param_groups[0]
+        velocity = None
+        if algorithm.descent.momentum:
+            if not self._holds("velocity"):
+                self._hold("velocity", [torch.zeros_like(g) for g in gradient])
+            velocity = self._held("velocity")
+        g = algorithm.descent.direction(gradient, shift, velocity)
+        G_norm, threshold = first["global_norm"], first["threshold"]
+        needed = algorithm.clipping.asks_for_norm(G_norm, 1.0, threshold)
+        g_norm: Scalar = norm(g) if needed else math.nan
+        factor = algorithm.clipping.step_size(g_norm, G_norm, 1.0, threshold)
+        by_parameter = dict(zip(self._parameters, g, strict=True))
+        for group in self.param_groups:
+            moving = [p for p in group["params"] if p in by_parameter and p.requires_grad]
+            if moving:
+                x = [p.detach() for p in moving]
+                descend_(x, float(group["lr"]) * factor, [by_parameter[p] for p in moving])
+
+    def _gradient(self) -> Blocks:
+        """A copy of each parameter's gradient, with weight decay; zero where there is none."""
+        blocks: Blocks = []
+        for group in self.param_groups:
+            for p in group["params"]:
+                if not self._trains(p):
+                    continue
+                if p.grad is not None and p.grad.is_sparse:
+                    raise EpisodeError(
+                        f"The gradient of {self._name(p)} is sparse, which is not supported: "
+                        "use sparse=False in its layer."
+                    )
+                block = torch.zeros_like(p) if p.grad is None else p.grad.clone()
+                if group["weight_decay"] and p.requires_grad:
+                    block.add_(p, alpha=group["weight_decay"])
+                blocks.append(block)
+        return blocks
+
+    def _fresh(self, probe: Callable[[], Any]) -> Blocks:
+        """The gradient that `probe` computes; what the loop has computed is put back."""
+        own = [p.grad for p in self._parameters]
+        for p in self._parameters:
+            p.grad = None
+        with torch.enable_grad():
+            probe()
+        gradient = self._gradient()
+        for p, grad in zip(self._parameters, own, strict=True):
+            p.grad = grad
+        return gradient
+
+    def _mean(self, blocks: Blocks) -> Blocks:
+        """The mean over all processes: one collective."""
+        if self._size == 1:
+            return blocks
+        like = self._parameters[0]
+        flat = torch.cat([b.reshape(-1).to(like.dtype) for b in blocks])
+        flat *= 1 / self._size
+        dist.all_reduce(flat, group=self._group)
+        means = cut(flat, blocks)
+        assert isinstance(means, list)
+        return means
+
+    def _start_from_the_first(self) -> None:
+        with torch.no_grad():
+            held = [*self._x, *(b.detach() for b in self._buffers)]
+            flat = torch.cat([t.reshape(-1).to(held[0].dtype) for t in held])
+            first = dist.get_global_rank(self._group, 0) if self._group else 0
+            dist.broadcast(flat, first, group=self._group)
+            copy_(held, cut(flat, held))
+
+    @property
+    def _size(self) -> int:
+        ready = dist.is_available() and dist.is_initialized()
+        return dist.get_world_size(self._group) if ready else 1
+
+    @property
+    def _parameters(self) -> Blocks:
+        return [p for group in self.param_groups for p in group["params"] if self._trains(p)]
+
+    @property
+    def _x(self) -> Blocks:
+        return [p.detach() for p in self._parameters]
+
+    def _trains(self, p: Tensor) -> bool:
+        """Whether it takes part: all but those that were frozen when they were given to us."""
+        return bool(self.state[p].setdefault("trains", p.requires_grad))
+
+    @property
+    def _taken(self) -> int:
+        return int(self.param_groups[0]["steps_taken"])
+
+    def _count(self) -> None:
+        self._set("steps_taken", self._taken + 1)
+
+    def _set(self, name: str, value: Any) -> None:
+        for group in self.param_groups:
+            group[name] = value
+
+    def _hold(self, name: str, blocks: Iterable[Tensor]) -> None:
+        for p, block in zip(self._parameters, blocks, strict=True):
+            self.state[p][name] = block
+
+    def _held(self, name: str) -> Blocks:
+        return [self.state[p][name] for p in self._parameters]
+
+    def _holds(self, name: str) -> bool:
+        return all(name in self.state[p] for p in self._parameters)
+
+    def _name(self, parameter: Tensor) -> str:
+        """What the user calls it: its name, or its place."""
+        for g, group in enumerate(self.param_groups):
+            for k, p in enumerate(group["params"]):
+                if p is parameter:
+                    place = f"Parameter {k} of group {g}, {list(p.shape)},"
+                    return str(group["param_names"][k]) if "param_names" in group else place
+        raise AssertionError
+
+
+def _algorithm(algorithm: str | Algorithm, momentum: float, nesterov: bool) -> Algorithm:
+    if isinstance(algorithm, str):
+        return Algorithm.named(algorithm, momentum=momentum, nesterov=nesterov)
+    if not isinstance(algorithm, Algorithm):
+        raise EpisodeError(
+            f"algorithm is a {type(algorithm).__name__}: give a name, such as 'episode', or an "
+            "Algorithm(correction, clipping)."
+        )
+    if momentum or nesterov:
+        raise EpisodeError("Give momentum in the Algorithm's own Descent, not beside it.")
+    if algorithm.descent.weight_decay:
+        raise EpisodeError("Give weight_decay to the optimizer, which has it by parameter group.")
+    if algorithm.probe_batches > 1 or algorithm.weighting != "uniform":
+        raise EpisodeError("probe_batches and weighting are for the engines, not the optimizer.")
+    return algorithm
