@@ -3,8 +3,8 @@
     sudo .venv/bin/python benchmarks/wide_area.py            40 ms and 100 Mbit/s, two hosts
     sudo .venv/bin/python benchmarks/wide_area.py --hosts 4 --round-trip-ms 100
 
-Hosts are network namespaces on this machine. The task is `digits` read by an Elman network: eight
-clients over the hosts, the same 480 iterations for every algorithm. Writes run folders, a table
+Hosts are network namespaces on this machine, and each is one client. The task is `digits` read by
+an Elman network, the same 480 iterations for every algorithm. Writes run folders, a table
 (Markdown) and a plot to runs/wide-area. Root on Linux; elsewhere it says so and stops.
 """
 
@@ -89,6 +89,7 @@ def measured(link: WideAreaLink) -> tuple[float, float]:
 def run(link: WideAreaLink, setting: Setting, algorithm: str, folder: Path) -> None:
     """One run, a process on each host."""
     settings = {
+        "task.num_clients": len(link.names),
         "task.similarity": setting.similarity,
         "algorithm": algorithm,
         "budget.local_steps": setting.local_steps,
@@ -108,6 +109,7 @@ def run(link: WideAreaLink, setting: Setting, algorithm: str, folder: Path) -> N
             "MASTER_PORT": PORT,
             "GLOO_SOCKET_IFNAME": "wan0",
             "OMP_NUM_THREADS": "1",
+            "TORCH_CPP_LOG_LEVEL": "ERROR",  # these hosts have no names, which torch regrets
         }
         processes.append(
             subprocess.Popen(

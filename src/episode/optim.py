@@ -111,14 +111,14 @@ class FederatedSGD(torch.optim.Optimizer):
         gradient, correction = self._gradient(), self.algorithm.correction
         if not correction.steps_locally:
             self._step_together(gradient)
-            self._count()
+            self._set("steps_taken", self._taken + 1)
             return loss
         if self._taken % self.local_steps == 0:
             self._begin_round(gradient, probe)
         if correction.remembers:
             add_(self._held("gradient_sum"), gradient)
         self._descend(gradient, self._held("shift") if correction.has_global else None)
-        self._count()
+        self._set("steps_taken", self._taken + 1)
         if self._taken % self.local_steps == 0:
             self._end_round()
         return loss
@@ -196,7 +196,7 @@ class FederatedSGD(torch.optim.Optimizer):
         algorithm, first = self.algorithm, self.param_groups[0]
         velocity = None
         if algorithm.descent.momentum:
-            if not self._holds("velocity"):
+            if "velocity" not in self.state[self._parameters[0]]:
                 self._hold("velocity", [torch.zeros_like(g) for g in gradient])
             velocity = self._held("velocity")
         g = algorithm.descent.direction(gradient, shift, velocity)
@@ -282,9 +282,6 @@ class FederatedSGD(torch.optim.Optimizer):
     def _taken(self) -> int:
         return int(self.param_groups[0]["steps_taken"])
 
-    def _count(self) -> None:
-        self._set("steps_taken", self._taken + 1)
-
     def _set(self, name: str, value: Any) -> None:
         for group in self.param_groups:
             group[name] = value
@@ -295,9 +292,6 @@ class FederatedSGD(torch.optim.Optimizer):
 
     def _held(self, name: str) -> Blocks:
         return [self.state[p][name] for p in self._parameters]
-
-    def _holds(self, name: str) -> bool:
-        return all(name in self.state[p] for p in self._parameters)
 
     def _name(self, parameter: Tensor) -> str:
         """What the user calls it: its name, or its place."""
