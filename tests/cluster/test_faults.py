@@ -14,7 +14,7 @@ from episode.results.store import read_rounds
 SETTINGS = [
     "task=digits", "task.num_clients=3", "algorithm=episode", "algorithm.momentum=0.5",
     "budget.rounds=5", "budget.local_steps=2", "record.checkpoint_seconds=0",
-    "engine.timeout_seconds=8",
+    "engine.timeout_seconds=15",
 ]  # fmt: skip
 FAULTS = [
     "kill:probe:2:1",
