@@ -15,6 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 from episode.errors import ClusterError, EpisodeError, differences
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_met: list[tuple[Store, int, int]] = []
 
 
 def under_torchrun() -> bool:
@@ -45,6 +46,8 @@ def meeting_point(timeout: float) -> tuple[Store, int, int]:
             f"The distributed engine has nobody to meet ({missing} not set): start it with "
             "torchrun --nproc-per-node 2 -m episode run config.toml"
         )
+    if _met:  # in an earlier run of this process; its host cannot be made twice
+        return _met[0]
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
         store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
@@ -59,6 +62,7 @@ def meeting_point(timeout: float) -> tuple[Store, int, int]:
             f"Rank {rank} on {socket.gethostname()} cannot reach the rendezvous at "
             f"{address} ({reason}): is rank 0 up, and the port open?"
         ) from None
+    _met.append((store, rank, size))
     return store, rank, size
 
 
