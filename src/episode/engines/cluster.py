@@ -53,8 +53,7 @@ class Cluster:
         self.size = size
         self.timeout = timeout
         self.traffic = Traffic()
-        self.where = "at the start"
-        """What the run is doing, for whoever has to explain why it cannot go on."""
+        self._where = "at the start"
         self._store = store
         self._works_on_gpu = False
         self._connected = False
@@ -84,6 +83,11 @@ class Cluster:
     def writes(self) -> bool:
         """Whether this process writes the run's folder and talks to the user."""
         return self.rank == 0
+
+    def enter(self, where: str) -> None:
+        """Says what this process is about to do, for whoever has to explain why it cannot go on."""
+        self._where = where
+        self.tell("where", where)
 
     def add_up(self, flat: Tensor) -> None:
         """flat ← its sum over all processes: one collective."""
@@ -157,18 +161,19 @@ class Cluster:
         self.leave()  # so that whoever waits for us stops waiting
         others = set(range(self.size)) - {self.rank}
         failed: dict[int, str] = {}
+        last_seen: dict[int, str] = {}
         with suppress(Exception):  # the store may be gone too: then nobody is known to be alive
             self._store.set(f"alive/{self.rank}", "yes")
             deadline = time.monotonic() + min(PATIENCE, self.timeout)
             while time.monotonic() < deadline:
-                failed |= {r: self._last_words(r) for r in others if self._has(f"failed/{r}")}
+                failed |= {r: self._words("failed", r) for r in others if self._has(f"failed/{r}")}
                 others -= failed.keys() | {r for r in others if self._has(f"alive/{r}")}
                 if not others:
                     break
                 time.sleep(0.05)
-        return ClusterError(
-            f"Rank {self.rank} stops {self.where}: {_story(failed, sorted(others), reason)}"
-        )
+            last_seen = {r: self._words("where", r) for r in sorted(others)}
+        lost = {r: last_seen.get(r, "") for r in sorted(others)}
+        return ClusterError(f"Rank {self.rank} stops {self._where}: {_story(failed, lost, reason)}")
 
     def _introduce(self, hello: Mapping[str, Any]) -> None:
         mine = {"episode": __version__, "torch": torch.__version__, **hello}
@@ -254,25 +259,25 @@ class Cluster:
     def _has(self, key: str) -> bool:
         return bool(self._store.check([key]))
 
-    def _last_words(self, rank: int) -> str:
-        words: str = self._store.get(f"failed/{rank}").decode()
-        return words
+    def _words(self, subject: str, rank: int) -> str:
+        key = f"{subject}/{rank}"
+        return self._store.get(key).decode() if self._has(key) else ""
 
     def _reach(self, use: Callable[[], Any]) -> Any:
         try:
             return use()
         except RuntimeError as error:
             raise ClusterError(
-                f"Rank {self.rank} stops {self.where}: the rendezvous is gone "
+                f"Rank {self.rank} stops {self._where}: the rendezvous is gone "
                 f"({first_line(error)})."
             ) from None
 
 
-def _story(failed: Mapping[int, str], lost: list[int], reason: str) -> str:
+def _story(failed: Mapping[int, str], lost: Mapping[int, str], reason: str) -> str:
     told = [f"rank {rank} failed: {words.rstrip('.')}" for rank, words in sorted(failed.items())]
-    if lost:
-        ranks = f"rank {lost[0]} is" if len(lost) == 1 else f"ranks {lost} are"
-        told.append(f"{ranks} gone (killed, hung or unreachable)")
+    for rank, where in lost.items():
+        seen = f", last seen {where}" if where else ""
+        told.append(f"rank {rank} is gone (killed, hung or unreachable){seen}")
     if not told:
         told.append(reason.rstrip(".") or "it was told to, and nobody is missing")
     return "; ".join(told) + "."

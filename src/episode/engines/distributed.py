@@ -64,7 +64,7 @@ class Distributed:
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
     ) -> Reply:
         """The weighted mean over the cohort: added up on each rank, then over the ranks."""
-        self.cluster.where = f"in the {phase} phase of round {broadcast['round']}"
+        self.cluster.enter(f"in the {phase} phase of round {broadcast['round']}")
         total = sum(weights)
         mine = [k for k, client in enumerate(cohort) if client in self._clients]
         part = self._here.add_up(

@@ -72,7 +72,7 @@ class Saves:
 
         Until that is there, the last checkpoint stands.
         """
-        cluster.where = f"at the checkpoint after round {server.round - 1}"
+        cluster.enter(f"at the checkpoint after round {server.round - 1}")
         subject = f"part-{server.round}"
         part = checkpoint.save_part(
             self._path.parent,

@@ -45,7 +45,7 @@ def in_a_phase(serve: Any) -> Any:
 
 
 def in_a_collective(self: Cluster, flat: Tensor) -> None:
-    if self.where.endswith(f"of round {ROUND}") and not MARK.exists():
+    if self._where.endswith(f"of round {ROUND}") and not MARK.exists():
         dist.all_reduce(flat, async_op=True)
         strike()
     add_up(self, flat)
