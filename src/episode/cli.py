@@ -1,5 +1,7 @@
 """The command line: `episode demo`, `run`, `list`, `verify`. Results on stdout, progress on stderr.
 
+`episode plan` and `diagnose` are in `cli_theory`.
+
 Exit codes: 0 done, 1 the run failed or a check did not hold, 2 a mistake in what was asked.
 """
 
@@ -19,6 +21,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from episode import cli_theory
 from episode.errors import ClientError, EpisodeError
 from episode.version import __version__
 
@@ -29,6 +32,7 @@ app = typer.Typer(
     help="Federated training that does not blow up: EPISODE and its family of algorithms.",
     pretty_exceptions_enable=False,
 )
+cli_theory.register(app)
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
