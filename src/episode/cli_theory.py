@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog="Example: episode plan --L0 1 --L1 1 --sigma 1 --kappa 1 --rho 2 --epsilon 0.1"
     )(plan)
+    app.command(epilog="Example: episode diagnose digits --html digits.html")(diagnose)
 
 
 def plan(
@@ -90,6 +91,69 @@ def plan(
     _print_table(rows, setting)
     if plot:
         out.print(f"\nPicture: {plot}", markup=False)
+
+
+def diagnose(
+    what: Annotated[
+        str | None, typer.Argument(help="A task's name, a TOML config or a run's folder.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a value, section.key=value; may be repeated."),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report that opens offline.")] = None,
+    steps: Annotated[int, typer.Option(help="Length of the path that is walked.")] = 40,
+    points: Annotated[int, typer.Option(help="How many of its points are measured.")] = 12,
+    batches: Annotated[int, typer.Option(help="Batches per client to measure on.")] = 8,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No signs of life.")] = False,
+) -> None:
+    """Measure a task's smoothness, noise and heterogeneity; say if clipping and corrections help.
+
+    WHAT is a task's name, a TOML config, or a run's folder: then it is measured from where the
+    run's checkpoint stands.
+    """
+    from episode.theory.files import pyplot
+    from episode.theory.subject import read_subject
+    from episode.theory.trajectory import Options
+
+    options = Options(steps=steps, points=points, batches=batches)
+    if html:
+        pyplot()  # say now, not after a minute, that it is missing
+    subject = read_subject(what, settings or [])
+    say = (lambda _: None) if quiet else (lambda text: err.print(f"{text} ...", markup=False))
+    found = subject.diagnose(options, say)
+    if html:
+        from episode.theory.report import write_html
+
+        write_html(found, html)
+    if as_json:
+        out.print_json(data=strict(found.to_dict()))
+        return
+    _print_diagnosis(found)
+    if html:
+        out.print(f"\nReport: {html}", markup=False)
+
+
+def _print_diagnosis(d: Any) -> None:
+    from episode.theory.report import estimate_rows
+
+    out.print(f"[bold]Diagnosis of {d.title}[/bold]: {d.clients} clients, {d.parameters:,} "
+              f"parameters, {len(d.points)} points, {d.seconds:.0f} s")  # fmt: skip
+    for f in d.verdict.findings:
+        out.print(f"\n{f.question} ", end="", markup=False)
+        out.print(f"[bold]{f.answer}[/bold]")
+        out.print(f"  {f.because}.", markup=False)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("estimate", "", "90% range", "meaning"):
+        table.add_column(column, no_wrap=True)
+    for row in estimate_rows(d):
+        table.add_row(*row)
+    out.print()
+    out.print(table)
+    out.print("\n[bold]What this cannot know[/bold]")
+    for line in (*d.verdict.unknown, *d.notes):
+        out.print(f"- {line}", markup=False)
 
 
 def _print_plan(made: Any) -> None:

@@ -14,6 +14,10 @@ class ClientError(EpisodeError):
     """A client's own code (its data, model or loss) failed; says who, in which phase and round."""
 
 
+class NotTwiceDifferentiableError(EpisodeError):
+    """A loss has no second derivative everywhere; what rests on a Hessian is then left out."""
+
+
 def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
