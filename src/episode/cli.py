@@ -107,6 +107,7 @@ def run(
         Path | None, typer.Option(help="Where the run is written; by default below runs/.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the folder's run stopped.")] = False,
+    monitor: Annotated[bool, typer.Option(help="Warn when the run leaves the theory.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Check and print the config, run nothing.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -134,9 +135,13 @@ def run(
         )
     again = f"episode run {folder} --resume"
     with _progress(quiet) as progress, _stoppable(again) as stop:
-        result = execute(
-            job, folder, _bar(progress, experiment.algorithm.label, experiment, quiet), stop
-        )
+        observe = _bar(progress, experiment.algorithm.label, experiment, quiet)
+        if monitor:
+            from episode.experiments.monitor import Monitor, also
+
+            watch = Monitor(say=lambda text: err.print(f"Warning: {text}", markup=False))
+            job, observe = watch.watch(job), also(watch, observe)
+        result = execute(job, folder, observe, stop)
     summary = {**result.summary, "folder": str(folder)}
     if as_json:
         out.print_json(data=_strict(summary))

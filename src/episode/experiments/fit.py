@@ -13,6 +13,7 @@ from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
 from episode.errors import EpisodeError
 from episode.experiments.config import identity_of
+from episode.experiments.monitor import Monitor, also
 from episode.experiments.run import Job, Observe, Run, execute
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
@@ -40,6 +41,7 @@ def fit(
     workers: int | None = None,
     checkpoint_seconds: float = 30.0,
     observe: Observe | None = None,
+    monitor: bool | Monitor = False,
 ) -> Run:
     """Trains `model` over `clients`, in place, and returns the run.
 
@@ -52,6 +54,7 @@ def fit(
     at the end). `schedule` replaces a constant `eta` and `gamma` (its own are then used), `cohorts`
     full participation. `workers` threads (one per core) change the speed and nothing else.
     `observe` is called with each round's record; `collate` makes a batch of a list of examples.
+    `monitor=True` warns when the run leaves the regime of the theory (see `experiments.monitor`).
     """
     numbers = {"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds}
     counts = {"local_steps": local_steps, "rounds": rounds, "batch_size": batch_size, "seed": seed}
@@ -88,6 +91,9 @@ def fit(
         evaluate_every,
         checkpoint_seconds,
     )
+    if monitor:
+        watch = monitor if isinstance(monitor, Monitor) else Monitor()
+        job, observe = watch.watch(job), also(watch, observe)
     return execute(job, Path(folder) if folder is not None else None, observe)
 
 

@@ -57,7 +57,7 @@ def by_differences(gradient: Callable[[Tensor], Tensor], x: Tensor) -> Product:
     def product(v: Tensor) -> Tensor:
         # The cube root of the precision balances rounding against the third derivative.
         h = precision ** (1 / 3) * (1 + x.norm().item()) / (v.norm().item() + 1e-30)
-        change: Tensor = gradient(x + h * v) - gradient(x - h * v)
-        return change / (2 * h)
+        change = gradient(x + h * v) - gradient(x - h * v)
+        return change.div(2 * h)
 
     return product

@@ -143,6 +143,8 @@ def judge(
 
 def _threshold_finding(start: float, theorem: float, q: dict[str, float]) -> Finding:
     beside = f"Theorem 1 with these estimates says {theorem:.3g}"
+    if math.isinf(theorem):
+        beside = "Theorem 1, whose L1 is estimated as 0 here, would never clip"
     if math.isnan(theorem):
         beside = "Theorem 1 needs an L0 above 0, and none was seen"
     norms = f"‖G_r‖ was from {q['10%']:.2g} to {q['90%']:.2g} (10% to 90%), median {q['50%']:.2g}"
