@@ -61,7 +61,7 @@ class RelaxedSmoothTask(ClosedForm):
     def __init__(self, settings: RelaxedSmooth, seeds: Sequence[int] = (0,)) -> None:
         self.settings = s = settings
         self.curvature = s.L0 / s.rho
-        self._split = s.dimensions - max(2, s.dimensions // 2)  # u, then v
+        self.split = s.dimensions - max(2, s.dimensions // 2)  # u, then v
         scales = torch.ones(s.num_clients, 1, dtype=torch.float64)
         if s.num_clients > 1:
             scales[0] = s.rho
@@ -69,8 +69,8 @@ class RelaxedSmoothTask(ClosedForm):
         slopes = torch.zeros(s.num_clients, s.dimensions, dtype=torch.float64)
         if s.num_clients > 1:
             angles = 2 * math.pi * torch.arange(s.num_clients, dtype=torch.float64) / s.num_clients
-            slopes[:, self._split] = s.kappa * torch.cos(angles)
-            slopes[:, self._split + 1] = s.kappa * torch.sin(angles)
+            slopes[:, self.split] = s.kappa * torch.cos(angles)
+            slopes[:, self.split + 1] = s.kappa * torch.sin(angles)
         x_0 = torch.zeros(s.dimensions, dtype=torch.float64)
         x_0[0] = self.radius(s.start_norm)
         super().__init__([scales, slopes], x_0, s.sigma, seeds)
@@ -84,7 +84,7 @@ class RelaxedSmoothTask(ClosedForm):
 
     def value_and_gradient(self, x: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
         scale, slope = coefficients
-        u, v = x[..., : self._split], x[..., self._split :]
+        u, v = x[..., : self.split], x[..., self.split :]
         # Below any r that matters, and enough for the second derivative at 0.
         r = (u.square().sum(-1, keepdim=True) + 1e-200).sqrt()
         value, steepness = self._radial(r)
