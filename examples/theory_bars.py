@@ -36,10 +36,11 @@ for settings in PROBLEMS:
 
 
 def report(name: str, seed: int, d: episode.Diagnosis) -> None:
+    """One line of a diagnosis."""
     v = d.verdict
-    print(f"{name} seed {seed}: price {v.price:.1f} clipping {v.clipping} correction {v.correction} "
-          f"{v.algorithm} eta {v.eta:.2g} gamma/eta {v.threshold:.2g} I {v.local_steps} "
-          f"{d.seconds:.0f} s", flush=True)  # fmt: skip
+    answers = f"price {v.price:.1f}, clipping {v.clipping}, correction {v.correction}"
+    start = f"eta {v.eta:.2g}, gamma/eta {v.threshold:.2g}, I {v.local_steps}"
+    print(f"{name} seed {seed}: {answers}, {v.algorithm}, {start}, {d.seconds:.0f} s", flush=True)
 
 
 images, labels = _load(1, torch.float32)
