@@ -77,7 +77,7 @@ def test_corrections_larger_than_gradients_are_told() -> None:
     watched = monitor.watch(job("episode")).plan.algorithm
     for r in range(WINDOW):
         x, gradient, shift = torch.zeros(3), torch.ones(3), 3 * torch.ones(3)
-        for _ in range(8):
+        for _ in range(3 * 8):  # three clients
             watched.step(x, gradient.clone(), shift, None, 0.0, 0.1, 1.0)
         monitor(record(r))
     assert "3.0 times as large" in monitor.said["corrections larger than gradients"]

@@ -1,6 +1,6 @@
 """A cheap watch on a run: warns, once each, when it leaves the regime that the theory is about.
 
-It reads each round's record, and for corrections looks at one local step per client and round.
+It reads each round's record, and for corrections looks at a few of the local steps.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ WINDOW = 20
 REACH = 2 * (1 + 2 / 11)
 """Lemma 1 bounds an unclipped round's drift by 2ηI(2σ + γ/η); the theorem's γ/η is at least 11σ, so
 that is at most REACH·γI."""
+EVERY = 3
+"""Of every so many rounds of a client, the first step of one is looked at: two norms cost little,
+but not nothing."""
 EXPLODING = 10.0
 """An unclipped round that went this many times as far as a clipped one can, γI, has exploded."""
 OVERCORRECTED = 1.5
@@ -90,8 +93,8 @@ class Monitor:
     def _look(self, gradient: Vector, shift: Vector) -> None:
         count = getattr(self._seen, "steps", 0)
         self._seen.steps = count + 1
-        if count % self._local_steps:
-            return  # one step of a client's round is enough
+        if count % (EVERY * self._local_steps):
+            return
         sizes = float(norm(shift)), float(norm(gradient))
         with self._lock:
             self._sums = [a + b for a, b in zip(self._sums, sizes, strict=True)]
