@@ -56,7 +56,9 @@ axes[1].set(xlabel="I, local steps", ylabel="rounds", title="Rounds against I (N
 axes[2].loglog(KAPPAS, curves["episode"], "o-", color="#0072B2", label="EPISODE")
 axes[2].loglog(KAPPAS, curves["celgc"], "x-", color="#E69F00", label="CELGC")
 axes[2].set(xlabel="κ", ylabel="rounds to ‖∇f‖ ≤ 0.1", title="Resilience to κ")
-for axis in axes:
+for axis, ticks in zip(axes, (CLIENTS, LOCAL_STEPS, KAPPAS), strict=True):
+    axis.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    axis.minorticks_off()
     axis.grid(alpha=0.25)
     axis.legend(frameon=False)
 write_whole(FOLDER / "claims.png", as_image(figure, "png"))
