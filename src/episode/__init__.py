@@ -1,7 +1,8 @@
 """EPISODE: federated training that does not blow up.
 
-`fit` trains a model of yours; `episode --help` is the command line; `episode.testing` holds the
-checks that prove the maths, for our algorithms, tasks and engines and for yours.
+`fit` trains a model of yours, `diagnose` measures it first; `episode --help` is the command line;
+`episode.testing` holds the checks that prove the maths, for our algorithms, tasks and engines and
+for yours.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from episode.experiments.fit import fit
     from episode.experiments.records import Run
     from episode.federation.sampling import Cyclic, Full, Uniform
+    from episode.theory.diagnose import Diagnosis, diagnose
 
 __all__ = [
     "ALGORITHMS",
@@ -36,6 +38,7 @@ __all__ = [
     "ClientError",
     "Cyclic",
     "Descent",
+    "Diagnosis",
     "EpisodeError",
     "Episodic",
     "Full",
@@ -50,14 +53,17 @@ __all__ = [
     "Uncorrected",
     "Uniform",
     "__version__",
+    "diagnose",
     "fit",
 ]
 
 _HOMES = {
     "Cyclic": "episode.federation.sampling",
+    "Diagnosis": "episode.theory.diagnose",
     "Full": "episode.federation.sampling",
     "Run": "episode.experiments.records",
     "Uniform": "episode.federation.sampling",
+    "diagnose": "episode.theory.diagnose",
     "fit": "episode.experiments.fit",
 }
 

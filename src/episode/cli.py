@@ -1,5 +1,7 @@
 """The command line: `episode demo`, `run`, `list`, `verify`. Results on stdout, progress on stderr.
 
+`episode plan` and `diagnose` are in `cli_theory`.
+
 Exit codes: 0 done, 1 the run failed or a check did not hold, 2 a mistake in what was asked.
 """
 
@@ -20,11 +22,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from episode import cli_theory
 from episode.errors import ClientError, ClusterError, EpisodeError
 from episode.version import __version__
 
 if TYPE_CHECKING:
     from episode.engines.cluster import Cluster
+    from episode.experiments.records import Observe
+    from episode.experiments.run import Job
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,6 +38,7 @@ app = typer.Typer(
     help="Federated training that does not blow up: EPISODE and its family of algorithms.",
     pretty_exceptions_enable=False,
 )
+cli_theory.register(app)
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -107,6 +113,7 @@ def run(
         Path | None, typer.Option(help="Where the run is written; by default below runs/.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the folder's run stopped.")] = False,
+    monitor: Annotated[bool, typer.Option(help="Warn when the run leaves the theory.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Check and print the config, run nothing.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -136,8 +143,10 @@ def run(
             )
         again = f"episode run {folder} --resume"
         with _progress(quiet or not speaks) as progress, _stoppable(again, cluster) as stop:
-            bar = _bar(progress, experiment.algorithm.label, experiment, quiet or not speaks)
-            result = execute(job, folder, bar, stop)
+            observe = _bar(progress, experiment.algorithm.label, experiment, quiet or not speaks)
+            if monitor and speaks:
+                job, observe = _watched(job, observe)
+            result = execute(job, folder, observe, stop)
     if cluster:
         cluster.leave()
     summary = {**result.summary, "folder": str(folder)}
@@ -193,6 +202,13 @@ def verify(as_json: AsJson = False) -> None:
         out.print(f"{len(done) - failed} of {len(done)} checks hold.")
     if failed:
         raise typer.Exit(1)
+
+
+def _watched(job: Job, observe: Observe) -> tuple[Job, Observe]:
+    from episode.experiments.monitor import Monitor, also
+
+    watch = Monitor(say=lambda text: err.print(f"Warning: {text}", markup=False))
+    return watch.watch(job), also(watch, observe)
 
 
 def _restarted() -> bool:

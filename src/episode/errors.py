@@ -20,6 +20,10 @@ class ClusterError(EpisodeError):
     """A process of the run is gone or cannot be reached; says which, in which phase and round."""
 
 
+class NotTwiceDifferentiableError(EpisodeError):
+    """A loss has no second derivative everywhere; what rests on a Hessian is then left out."""
+
+
 def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)

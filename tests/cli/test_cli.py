@@ -56,7 +56,7 @@ def test_run_takes_toml_and_dry_run_prints_what_would_run(tmp_path: Path) -> Non
 def test_list_names_everything(tmp_path: Path) -> None:
     names = json.loads(episode("list", "--json", cwd=tmp_path).stdout)
     assert len(names["algorithms"]) == 10
-    assert set(names["tasks"]) == {"digits", "synthetic", "quadratics"}
+    assert set(names["tasks"]) == {"digits", "synthetic", "quadratics", "relaxed_smooth"}
     assert "simulation" in names["engines"]
     assert "celgc" in episode("list", "algorithms", cwd=tmp_path).stdout
 

@@ -15,6 +15,7 @@ from episode.engines.cluster import Cluster
 from episode.errors import EpisodeError, unknown
 from episode.experiments.catalogue import ENGINES
 from episode.experiments.config import identity_of
+from episode.experiments.monitor import Monitor, also
 from episode.experiments.records import Observe, Run
 from episode.experiments.run import Job, execute
 from episode.federation.rounds import Plan
@@ -45,6 +46,7 @@ def fit(
     timeout_seconds: float = 600.0,
     checkpoint_seconds: float = 30.0,
     observe: Observe | None = None,
+    monitor: bool | Monitor = False,
 ) -> Run:
     """Trains `model` over `clients`, in place, and returns the run.
 
@@ -59,6 +61,7 @@ def fit(
     `engine="distributed"`, in a script that torchrun starts, clients are spread over its processes;
     the first writes the folder, and one that says nothing for `timeout_seconds` counts as lost.
     `observe` is called with each round's record; `collate` makes a batch of a list of examples.
+    `monitor=True` warns when the run leaves the regime of the theory (see `experiments.monitor`).
     """
     numbers = {"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds}
     numbers["timeout_seconds"] = timeout_seconds
@@ -105,6 +108,9 @@ def fit(
         checkpoint_seconds,
         cluster,
     )
+    if monitor and (cluster is None or cluster.writes):
+        watch = monitor if isinstance(monitor, Monitor) else Monitor()
+        job, observe = watch.watch(job), also(watch, observe)
     try:
         return execute(job, Path(folder) if folder is not None else None, observe)
     finally:

@@ -2,6 +2,7 @@
 
 from episode.tasks.digits import Digits
 from episode.tasks.quadratics import Quadratics
+from episode.tasks.relaxed import RelaxedSmooth
 from episode.tasks.settings import TaskSettings
 from episode.tasks.synthetic import Synthetic
 
@@ -9,4 +10,5 @@ TASKS: dict[str, type[TaskSettings]] = {
     "digits": Digits,
     "synthetic": Synthetic,
     "quadratics": Quadratics,
+    "relaxed_smooth": RelaxedSmooth,
 }

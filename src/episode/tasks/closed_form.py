@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -88,6 +88,12 @@ class _OneClientAtATime:
             return value, gradient
         noise = self._noise(draw)
         return value + (noise * self.x).sum(-1), gradient + noise
+
+    def hessian_product(self, draw: Draw) -> Callable[[Tensor], Tensor]:
+        """v ↦ ∇²F_i(x; ξ)v at the present x: the derivative of the formula for ∇f_i."""
+        x = self.x.detach().clone().requires_grad_()
+        _, gradient = self._task.value_and_gradient(x, self._coefficients(draw))
+        return lambda v: torch.autograd.grad(gradient, x, v, retain_graph=True)[0]
 
     def _coefficients(self, draw: Draw) -> Coefficients:
         return [c[draw.client] for c in self._task.coefficients]

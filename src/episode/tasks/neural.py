@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 
 from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
-from episode.errors import ClientError, EpisodeError
+from episode.errors import ClientError, EpisodeError, NotTwiceDifferentiableError
 from episode.federation.protocols import Draw, Objective
 from episode.federation.state import Buffers
 from episode.randomness import derive
@@ -116,13 +116,37 @@ class _Replica:
         self._attach()
 
     def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
-        if self._task.draws_random_numbers:
-            key = (self._task.seed, "model", draw.client, draw.stream, draw.index)
-            torch.manual_seed(derive(*key))
-        loss = self._loss(draw)
+        loss = self._seeded_loss(draw)
         # Zeros for parameters that this batch did not touch.
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         return loss.detach(), list(gradients)
+
+    def hessian_product(self, draw: Draw) -> Callable[[Tensor], Tensor]:
+        """v ↦ ∇²F_i(x; ξ)v at the present x, by differentiating twice.
+
+        A loss with kinks (ReLU, hinge, max-pooling) is refused: its second derivative misses them.
+        """
+        loss = self._seeded_loss(draw)
+        if kinds := kinks(loss):
+            raise NotTwiceDifferentiableError(
+                f"The loss is not twice differentiable: it has kinks ({', '.join(kinds)})."
+            )
+        try:
+            with warnings.catch_warnings():  # a graph of a graph is meant, and freed with it
+                warnings.simplefilter("ignore", UserWarning)
+                first = torch.autograd.grad(
+                    loss, self._parameters, create_graph=True, materialize_grads=True
+                )
+            gradient = torch.cat([g.reshape(-1) for g in first])
+            if not gradient.requires_grad:
+                return torch.zeros_like  # linear in x
+            _second(gradient, self._parameters, torch.zeros_like(gradient))
+        except (RuntimeError, NotImplementedError) as error:
+            reason = str(error).splitlines()[0][:100].rstrip(".")
+            raise NotTwiceDifferentiableError(
+                f"The loss is not twice differentiable by torch ({reason})."
+            ) from None
+        return lambda v: _second(gradient, self._parameters, v)
 
     def load_buffers(self, buffers: Buffers) -> None:
         self._attach()
@@ -140,6 +164,12 @@ class _Replica:
             torch.cat(integers) if integers else self.x.new_empty(0, dtype=torch.int64),
         )
 
+    def _seeded_loss(self, draw: Draw) -> Tensor:
+        if self._task.draws_random_numbers:
+            key = (self._task.seed, "model", draw.client, draw.stream, draw.index)
+            torch.manual_seed(derive(*key))
+        return self._loss(draw)
+
     def _loss(self, draw: Draw) -> Tensor:
         batch = self._task.batches[draw.client].draw(draw.stream, draw.index)
         return self._task.loss(self.module, _to(batch, self._device))
@@ -149,6 +179,33 @@ class _Replica:
         for p, view in zip(self._parameters, self.blocks, strict=True):
             if p.data_ptr() != view.data_ptr():
                 p.data = view
+
+
+KINKED = ("Relu", "Abs", "Max", "Min", "Amax", "Amin", "Clamp", "Threshold", "Hard", "Margin")
+"""How torch names the steps of a graph that have no second derivative everywhere."""
+SMOOTH = ("LogSoftmax", "MaxUnpool")
+
+
+def kinks(loss: Tensor) -> list[str]:
+    """The operations in the loss's graph that are not twice differentiable, by torch's names."""
+    found: set[str] = set()
+    seen: set[Any] = set()
+    waiting = [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name = node.name().removesuffix("0").removesuffix("Backward")
+        if any(k in name for k in KINKED) and not any(k in name for k in SMOOTH):
+            found.add(name)
+        waiting += [parent for parent, _ in node.next_functions]
+    return sorted(found)
+
+
+def _second(gradient: Tensor, parameters: list[nn.Parameter], v: Tensor) -> Tensor:
+    blocks = torch.autograd.grad(gradient, parameters, v, retain_graph=True, materialize_grads=True)
+    return torch.cat([b.reshape(-1) for b in blocks])
 
 
 def _write_buffers(model: nn.Module, buffers: Buffers) -> None:

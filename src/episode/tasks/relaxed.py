@@ -1,0 +1,113 @@
+"""A relaxed-smooth problem in d dimensions whose L0, L1, κ, ρ and σ are chosen, and exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from episode.federation.protocols import Phase
+from episode.tasks.closed_form import ClosedForm, Coefficients
+from episode.tasks.settings import TaskSettings
+
+
+class RelaxedSmooth(TaskSettings):
+    """Settings of `RelaxedSmoothTask`: the constants of Assumption 1, and where it starts."""
+
+    summary: ClassVar[str] = "a problem in d dimensions with chosen L0, L1, κ, ρ and σ"
+    defaults: ClassVar[dict[str, dict[str, Any]]] = {
+        "schedule": {"eta": 0.05, "gamma": 0.05},
+        "budget": {"rounds": 200, "local_steps": 8},
+    }
+
+    L0: float = Field(default=1.0, gt=0)
+    L1: float = Field(default=1.0, ge=0)
+    kappa: float = Field(default=1.0, ge=0)
+    rho: float = Field(default=1.5, ge=1)
+    sigma: float = Field(default=0.5, ge=0)
+    num_clients: int = Field(default=8, ge=1)
+    dimensions: int = Field(default=10, ge=3)
+    start_norm: float = Field(default=20.0, ge=0)
+    """‖∇f(x_0)‖: far up the slope, where clipping matters."""
+
+    @model_validator(mode="after")
+    def _clients_can_differ_so_much(self) -> RelaxedSmooth:
+        if self.num_clients == 1 and (self.kappa > 0 or self.rho > 1):
+            raise ValueError("one client cannot differ from the mean: kappa must be 0 and rho 1")
+        if self.rho > self.num_clients:
+            raise ValueError(
+                f"rho is {self.rho}, but of {self.num_clients} convex clients none has more than "
+                f"{self.num_clients} times the mean gradient"
+            )
+        return self
+
+    def build(self, seed: int, device: str) -> RelaxedSmoothTask:
+        return RelaxedSmoothTask(self, [seed])
+
+
+class RelaxedSmoothTask(ClosedForm):
+    """f_i(u, v) = s_i h(‖u‖) + ½μ‖v‖² + ⟨b_i, v⟩, with h″ = L + L1·h′ exactly.
+
+    h(r) = (L/L1²)(e^{L1 r} - 1 - L1 r) with L = L0/ρ has ‖∇²h‖ = L + L1‖∇h‖ everywhere. With s_i of
+    mean 1 and largest value ρ, Σ b_i = 0, ‖b_i‖ = κ and μ = L, the constants of Assumption 1 are
+    L0, L1, κ and ρ, and none could be smaller: L0 and κ are met where ∇f = 0, L1 and ρ far out. The
+    noise lies on the sphere of radius σ. f's minimum is 0, at 0.
+    """
+
+    def __init__(self, settings: RelaxedSmooth, seeds: Sequence[int] = (0,)) -> None:
+        self.settings = s = settings
+        self.curvature = s.L0 / s.rho
+        self.split = s.dimensions - max(2, s.dimensions // 2)  # u, then v
+        scales = torch.ones(s.num_clients, 1, dtype=torch.float64)
+        if s.num_clients > 1:
+            scales[0] = s.rho
+            scales[1:] = (s.num_clients - s.rho) / (s.num_clients - 1)
+        slopes = torch.zeros(s.num_clients, s.dimensions, dtype=torch.float64)
+        if s.num_clients > 1:
+            angles = 2 * math.pi * torch.arange(s.num_clients, dtype=torch.float64) / s.num_clients
+            slopes[:, self.split] = s.kappa * torch.cos(angles)
+            slopes[:, self.split + 1] = s.kappa * torch.sin(angles)
+        x_0 = torch.zeros(s.dimensions, dtype=torch.float64)
+        x_0[0] = self.radius(s.start_norm)
+        super().__init__([scales, slopes], x_0, s.sigma, seeds)
+
+    def radius(self, gradient_norm: float) -> float:
+        """‖u‖ at which ‖∇h‖ is as given."""
+        L1 = self.settings.L1
+        if L1 == 0:
+            return gradient_norm / self.curvature
+        return math.log1p(L1 * gradient_norm / self.curvature) / L1
+
+    def value_and_gradient(self, x: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
+        scale, slope = coefficients
+        u, v = x[..., : self.split], x[..., self.split :]
+        # Below any r that matters, and enough for the second derivative at 0.
+        r = (u.square().sum(-1, keepdim=True) + 1e-200).sqrt()
+        value, steepness = self._radial(r)
+        value = scale * value + self.curvature * v.square().sum(-1, keepdim=True) / 2
+        value = value + (slope * x).sum(-1, keepdim=True)
+        radial = scale * steepness * u
+        flat = (self.curvature * v).expand(*radial.shape[:-1], -1)
+        gradient = torch.cat([radial, flat], -1) + slope
+        return value.squeeze(-1), gradient
+
+    def _radial(self, r: Tensor) -> tuple[Tensor, Tensor]:
+        """(h(r), h′(r)/r)."""
+        L, L1 = self.curvature, self.settings.L1
+        if L1 == 0:
+            return L * r * r / 2, torch.full_like(r, L)
+        grown = torch.expm1(L1 * r)
+        return L / L1**2 * (grown - L1 * r), L * grown / (L1 * r)
+
+    def draw_noise(self, clients: Sequence[int], stream: Phase, indices: Sequence[int]) -> Tensor:
+        """On the sphere of radius σ: the bound of Assumption 1 (iii) is met by every draw."""
+        flat = super().draw_noise(clients, stream, indices) / self.noise if self.noise else None
+        if flat is None:
+            shape = len(indices), len(self.seeds), len(clients), self.x_0.shape[-1]
+            return torch.zeros(shape, dtype=self.x_0.dtype)
+        normal = torch.erfinv(flat.clamp(-1 + 1e-15, 1 - 1e-15))
+        return self.noise * torch.nn.functional.normalize(normal, dim=-1)

@@ -1,0 +1,283 @@
+"""Estimators against what is known: exact eigenvalues, a linear program, known constants."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import episode
+from episode.errors import EpisodeError, NotTwiceDifferentiableError
+from episode.experiments.config import Experiment
+from episode.federation.protocols import Draw
+from episode.tasks.neural import NeuralTask, kinks
+from episode.tasks.relaxed import RelaxedSmooth
+from episode.theory import claims
+from episode.theory.diagnose import diagnose_task
+from episode.theory.envelope import fit, lowest_line
+from episode.theory.hessian import by_differences, top_eigenvalue
+from episode.theory.measure import Ruler
+from episode.theory.problems import relaxed_smooth
+from episode.theory.report import as_html
+from episode.theory.trajectory import Options
+from episode.theory.verdict import rank_correlation
+
+QUICK = Options(steps=12, points=5, batches=4, local_steps=4)
+
+
+def silos(count: int = 3, examples: int = 40, shift: float = 1.0) -> list[tuple[Tensor, Tensor]]:
+    g = torch.Generator().manual_seed(0)
+    return [
+        (
+            torch.randn(examples, 5, generator=g) + shift * c,
+            torch.randint(3, (examples,), generator=g),
+        )
+        for c in range(count)
+    ]
+
+
+def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def network(*layers: nn.Module, seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 6), *layers, nn.Linear(6, 3)).double()
+
+
+def doubled(clients: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    return [(x.double(), y) for x, y in clients]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_top_eigenvalue_is_that_of_the_whole_hessian(seed: int) -> None:
+    model = network(nn.Tanh(), seed=seed)
+    task = NeuralTask(model, doubled(silos()), cross_entropy, batch_size=40, seed=seed)
+    objective = task.objective()
+    product = objective.hessian_product(Draw(0, "local", 0))  # type: ignore[attr-defined]
+    size = objective.x.numel()
+    exact = torch.stack([product(row) for row in torch.eye(size, dtype=torch.float64)])
+    assert torch.allclose(exact, exact.T)
+    by_hand = _hessian_by_hand(model, task)
+    assert torch.allclose(exact, by_hand, atol=1e-9)
+    start = torch.randn(size, generator=torch.Generator().manual_seed(seed)).double()
+    found = top_eigenvalue(product, start)
+    assert found.converged
+    assert found.norm == pytest.approx(float(torch.linalg.matrix_norm(exact, 2)), rel=0.01)
+
+
+def _hessian_by_hand(model: nn.Sequential, task: NeuralTask) -> Tensor:
+    """Differences of a gradient that torch computes from a functional model."""
+    batch = task.batches[0].draw("local", 0)
+    names, shapes = zip(*((n, p.shape) for n, p in model.named_parameters()), strict=True)
+    x = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    def gradient(flat: Tensor) -> Tensor:
+        flat = flat.clone().requires_grad_()
+        parts = [
+            p.view(s) for p, s in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)
+        ]
+        scores = torch.func.functional_call(model, dict(zip(names, parts, strict=True)), batch[0])
+        return torch.autograd.grad(F.cross_entropy(scores, batch[1]), flat)[0]
+
+    product = by_differences(gradient, x)
+    return torch.stack([product(row) for row in torch.eye(len(x), dtype=torch.float64)])
+
+
+def test_a_pair_of_opposite_eigenvalues_and_a_slow_gap_are_not_missed() -> None:
+    start = torch.ones(4, dtype=torch.float64)
+    opposite = torch.tensor([3.0, -3.0, 1.0, 0.5], dtype=torch.float64)
+    assert top_eigenvalue(lambda v: opposite * v, start).norm == pytest.approx(3, rel=0.005)
+    close = torch.tensor([1.0, 0.97, 0.9, 0.1], dtype=torch.float64)
+    assert top_eigenvalue(lambda v: close * v, start).norm == pytest.approx(1, rel=0.01)
+    assert top_eigenvalue(lambda v: 0 * v, start).norm == 0
+
+
+points = st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=2, max_size=20)
+
+
+@given(points, st.sampled_from([0.0, 1.0]))
+def test_the_lowest_line_is_that_of_a_linear_program(
+    pairs: list[tuple[float, float]], least: float
+) -> None:
+    x, y = np.array(pairs).round(3).T
+    a, b = lowest_line(x, y, least)
+    assert (a + b * x >= y - 1e-6).all()
+    rows = -np.stack([np.ones(len(x)), x], axis=1)
+    best = linprog([1, x.mean()], A_ub=rows, b_ub=-y, bounds=[(0, None), (least, None)])
+    assert a + b * x.mean() == pytest.approx(best.fun, abs=1e-6)
+
+
+def test_points_on_a_line_are_found_exactly_and_surely() -> None:
+    x = np.linspace(1, 5, 9)
+    line = fit(x.tolist(), (2 + 3 * x).tolist(), list(range(9)), seed=0)
+    assert (line.intercept, line.slope) == pytest.approx((2, 3))
+    assert line.slope_range == pytest.approx((3, 3))
+
+
+def test_rank_correlation_is_spearmans() -> None:
+    assert rank_correlation([1, 2, 3], [10, 20, 90]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert rank_correlation([1, 1, 1], [3, 2, 1]) == 0
+
+
+def test_norms_are_those_of_all_of_a_clients_data() -> None:
+    model, clients = network(nn.Tanh()), doubled(silos())
+    ruler = Ruler(NeuralTask(model, clients, cross_entropy, batch_size=10), 8, seed=0)
+    ruler.move(*NeuralTask(model, clients, cross_entropy, batch_size=10).initial())
+    point, whole = ruler.point(0)
+    exact = []
+    for x, y in clients:
+        loss = F.cross_entropy(model(x), y)
+        exact.append(
+            torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))])
+        )
+    assert point.client_norms == pytest.approx([g.norm().item() for g in exact])
+    mean = torch.stack(exact).mean(0)
+    assert torch.allclose(whole, mean)
+    assert point.gradient_norm == pytest.approx(mean.norm().item())
+    spread = (torch.stack(exact) - mean).square().sum(1).mean().sqrt().item()
+    assert point.disagreement == pytest.approx(spread)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [7])
+def test_estimates_are_near_the_known_constants(seed: int) -> None:
+    settings = RelaxedSmooth(L0=5, L1=1, kappa=2, rho=3, sigma=2, num_clients=4, start_norm=100)
+    problem = relaxed_smooth(settings, seed)
+    options = Options(steps=12, points=8, batches=16, hessian_batches=16, local_steps=2)
+    e = diagnose_task(problem.task, title="known", seed=seed, options=options).estimates
+    c = problem.constants
+    assert pytest.approx(c.L1, rel=0.25) == e.L1
+    assert e.kappa == pytest.approx(c.kappa, rel=0.25)
+    assert e.sigma == pytest.approx(c.sigma, rel=0.25)
+    assert c.L0 / 2 <= e.L0 <= 2 * c.L0
+    assert c.rho / 2 <= e.rho <= 2 * c.rho
+    assert e.delta == pytest.approx(c.delta, rel=0.05)
+
+
+def test_a_diagnosis_leaves_the_model_alone_and_repeats_to_the_bit() -> None:
+    model = network(nn.Tanh())
+    before = [p.detach().clone() for p in model.parameters()]
+    first = episode.diagnose(model, doubled(silos()), cross_entropy, batch_size=10, options=QUICK)
+    again = episode.diagnose(model, doubled(silos()), cross_entropy, batch_size=10, options=QUICK)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    one, two = first.to_dict(), again.to_dict()
+    assert one.pop("seconds") != two.pop("seconds")
+    assert json.dumps(one) == json.dumps(two)
+    assert not first.verdict.clipping
+    assert "Is clipping needed? no" in str(first)
+
+
+def test_what_heterogeneity_does_to_the_verdict() -> None:
+    def verdict(kappa: float, L1: float) -> episode.Diagnosis:
+        settings = RelaxedSmooth(L1=L1, kappa=kappa, rho=1, sigma=0.1, num_clients=4, start_norm=20)
+        return diagnose_task(settings.build(0, "cpu"), title="t", options=QUICK)
+
+    alike, apart = verdict(0.0, 1.0), verdict(5.0, 1.0)
+    assert (alike.verdict.correction, apart.verdict.correction) == (False, True)
+    assert (alike.verdict.algorithm, apart.verdict.algorithm) == ("celgc", "episode_guarded")
+    smooth = verdict(5.0, 0.0)
+    assert (smooth.verdict.clipping, smooth.verdict.algorithm) == (False, "scaffold")
+    assert smooth.verdict.threshold == float("inf")
+
+
+def test_a_loss_with_kinks_is_measured_without_its_hessian_and_said_so() -> None:
+    found = episode.diagnose(
+        network(nn.ReLU()), doubled(silos()), cross_entropy, batch_size=10, options=QUICK
+    )
+    assert found.estimates.smoothness_from == "path"
+    assert not any(p.hessian for p in found.points)
+    assert any("kinks (Relu)" in note and "left out" in note for note in found.notes)
+    page = as_html(found)
+    assert "kinks (Relu)" in page
+
+
+def test_kinks_are_seen_and_smooth_operations_are_not_taken_for_them() -> None:
+    x = torch.randn(4, 3, requires_grad=True)
+    assert kinks(F.cross_entropy(torch.tanh(x), torch.tensor([0, 1, 2, 0]))) == []
+    assert kinks(F.softplus(F.gelu(x)).sum()) == []
+    for rough in (
+        F.relu(x),
+        x.abs(),
+        x.clamp(0),
+        x.amax(1),
+        F.multi_margin_loss(x, torch.tensor([0, 1, 2, 0])),
+    ):
+        assert kinks(rough.sum())
+    task = NeuralTask(network(nn.ReLU()), doubled(silos()), cross_entropy, batch_size=10)
+    with pytest.raises(NotTwiceDifferentiableError, match="kinks"):
+        task.objective().hessian_product(Draw(0, "local", 0))  # type: ignore[attr-defined]
+
+
+def test_the_page_opens_offline_and_says_the_verdict() -> None:
+    task = RelaxedSmooth(num_clients=4).build(0, "cpu")
+    page = as_html(diagnose_task(task, title="a < b", options=QUICK))
+    assert "Diagnosis of a &lt; b" in page
+    assert page.count("<svg") == 4
+    for outside in ("<script", "<link", "src=", "url(http", "@import"):
+        assert outside not in page
+    assert "Which algorithm?" in page
+
+
+@pytest.mark.parametrize(
+    ("clients", "batch_size", "message"),
+    [
+        (1, 10, "There is one client"),
+        (2, 40, "make a single batch"),
+        (2, 30, "make a single batch"),
+    ],
+)
+def test_too_little_to_estimate_from_is_a_sentence(
+    clients: int, batch_size: int, message: str
+) -> None:
+    with pytest.raises(EpisodeError, match=message):
+        episode.diagnose(
+            network(nn.Tanh()), doubled(silos(clients)), cross_entropy, batch_size=batch_size
+        )
+
+
+def test_a_loss_that_is_not_finite_is_a_sentence() -> None:
+    broken = doubled(silos())
+    broken[1][0][3, 2] = float("nan")
+    with pytest.raises(EpisodeError, match=r"The loss is nan .* at the start"):
+        episode.diagnose(network(nn.Tanh()), broken, cross_entropy, batch_size=10, options=QUICK)
+
+
+@pytest.mark.parametrize(
+    "values", [{"points": 1}, {"batches": 1}, {"steps": 2.5}, {"tolerance": -1}]
+)
+def test_options_that_make_no_sense_are_refused(values: dict[str, float]) -> None:
+    with pytest.raises(EpisodeError, match=f"{next(iter(values))} is"):
+        Options(**values)  # type: ignore[arg-type]
+
+
+def test_lemmas_are_never_violated_and_clients_that_differ_stall_celgc() -> None:
+    for _, _, played in claims.lemmas(seeds=2, rounds=20):
+        assert played.drift_over_bound <= 1 + 1e-9
+        assert played.hessian_over_bound <= 1
+    few, many = claims.resilience([0.5, 8], "episode")
+    assert many <= few
+    few, many = claims.resilience([0.5, 8], "celgc")
+    assert many > 3 * few
+
+
+def test_more_clients_need_fewer_iterations_in_proportion() -> None:
+    four, sixteen, many = claims.speed_up([4, 16, 64], seeds=2)
+    assert 2.5 < four / sixteen < 6.5
+    assert 2.5 < sixteen / many < 6.5
+
+
+@pytest.mark.slow
+def test_the_digits_network_needs_clipping_and_corrections() -> None:
+    task = Experiment.from_dict({"task": {"name": "digits"}}).task.build(0, "cpu")
+    options = Options(steps=14, points=5, hessian_clients=2, hessian_batches=1, local_steps=1)
+    verdict = diagnose_task(task, title="digits", options=options).verdict
+    assert (verdict.clipping, verdict.correction) == (True, True)
