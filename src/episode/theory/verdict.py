@@ -183,6 +183,9 @@ def _limits(e: Estimates) -> tuple[str, ...]:
         "known.",
         "The noise is that of this batch size; Assumption 1 asks for a bound that always holds, "
         "and 95% of what was seen is not that.",
+        "Whether clipping is needed depends on η: with one small enough for the sharpest point, "
+        "it is not. The answer is for an η that suits the smoothest quarter of the path.",
+        "Local steps are judged by one round; over a whole run fewer may be better.",
         "η, γ/η and I are where to start tuning, not where it ends.",
     )
 
