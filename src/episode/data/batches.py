@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from episode.errors import EpisodeError
-from episode.randomness import permutation
+from episode.randomness import Key, permutation
 
 
 class MapStyle(Protocol):
@@ -22,8 +22,21 @@ class MapStyle(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
+@runtime_checkable
+class Gathers(Protocol):
+    """A dataset that makes a whole batch at once, faster than example by example.
+
+    `key` names the draw, for whoever draws at random (augmentation): use `episode.randomness` with
+    it, and the batch stays a pure function of its name. It is empty for evaluation.
+    """
+
+    def __len__(self) -> int: ...
+    def gather(self, indices: Tensor, key: Sequence[Key]) -> Any:
+        """The batch of these examples."""
+
+
 class Batches:
-    """The batches of one client's dataset: a map-style dataset, or a tuple of equal-length tensors.
+    """The batches of one client's data: a map-style dataset, equal-length tensors, or `Gathers`.
 
     Each epoch of each stream has a permutation of its own, cut into whole batches; what is left
     over waits for another epoch. A client with less than one batch always trains on all it has.
@@ -31,7 +44,7 @@ class Batches:
 
     def __init__(
         self,
-        dataset: MapStyle | Sequence[Tensor],
+        dataset: MapStyle | Sequence[Tensor] | Gathers,
         batch_size: int,
         seed: int,
         client: int,
@@ -41,7 +54,9 @@ class Batches:
         self._collate = collate
         self._seed = seed
         self._client = client
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        self._gathers = dataset if isinstance(dataset, Gathers) else None
+        numbered = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if not numbered and not self._gathers:
             raise EpisodeError(
                 f"Client {client} is a {type(dataset).__name__}: give a dataset with a length and "
                 "numbered examples, or a tuple of tensors (not a loader or an iterator)."
@@ -61,7 +76,9 @@ class Batches:
         chosen = order[slot * self.batch_size : (slot + 1) * self.batch_size]
         if self._tensors:
             return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
-        return self._collate([self._dataset[i] for i in chosen.tolist()])
+        if self._gathers is not None:
+            return self._gathers.gather(chosen, (self._seed, self._client, stream, index))
+        return self._collate([self._dataset[i] for i in chosen.tolist()])  # type: ignore[index]
 
     def fingerprint(self) -> int | None:
         """A checksum of a few examples, to tell other data by; None where asking may be random."""

@@ -1,12 +1,22 @@
 """A loss, its clients' data and its evaluation. `TASKS` names those that a config can ask for."""
 
+from episode.errors import unknown
 from episode.tasks.digits import Digits
 from episode.tasks.quadratics import Quadratics
 from episode.tasks.settings import TaskSettings
+from episode.tasks.snli import Snli
 from episode.tasks.synthetic import Synthetic
 
 TASKS: dict[str, type[TaskSettings]] = {
     "digits": Digits,
     "synthetic": Synthetic,
     "quadratics": Quadratics,
+    "snli": Snli,
 }
+
+
+def task_named(name: str) -> type[TaskSettings]:
+    """The settings class of a task."""
+    if name not in TASKS:
+        raise unknown("task", name, TASKS)
+    return TASKS[name]
