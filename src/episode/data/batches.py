@@ -35,6 +35,17 @@ class Gathers(Protocol):
         """The batch of these examples."""
 
 
+@runtime_checkable
+class Prefetches(Gathers, Protocol):
+    """A dataset whose batches can be under way while the model works on others."""
+
+    def start(self, indices: Tensor, key: Sequence[Key]) -> Any:
+        """Begins to make a batch."""
+
+    def finish(self, started: Any) -> Any:
+        """Waits for a batch that was started."""
+
+
 class Batches:
     """The batches of one client's data: a map-style dataset, equal-length tensors, or `Gathers`.
 
@@ -68,17 +79,36 @@ class Batches:
         self.batch_size = min(batch_size, self.examples)
         self._per_epoch = self.examples // self.batch_size
         self._orders: dict[str, tuple[int, Tensor]] = {}
+        self._ahead: dict[str, tuple[int, Any]] = {}
 
     def draw(self, stream: str, index: int) -> Any:
         """The `index`-th batch of a stream, counted from 0."""
-        epoch, slot = divmod(index, self._per_epoch)
-        order = self._order(stream, epoch)
-        chosen = order[slot * self.batch_size : (slot + 1) * self.batch_size]
+        chosen = self._chosen(stream, index)
         if self._tensors:
             return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
+        if isinstance(self._gathers, Prefetches):
+            return self._draw_ahead(self._gathers, stream, index)
         if self._gathers is not None:
             return self._gathers.gather(chosen, (self._seed, self._client, stream, index))
         return self._collate([self._dataset[i] for i in chosen.tolist()])  # type: ignore[index]
+
+    def _draw_ahead(self, dataset: Prefetches, stream: str, index: int) -> Any:
+        """The batch, started last time; and a start on the next, which a stream asks for next."""
+        at, started = self._ahead.pop(stream, (None, None))
+        if at != index:
+            started = self._start(dataset, stream, index)
+        batch = dataset.finish(started)
+        self._ahead[stream] = index + 1, self._start(dataset, stream, index + 1)
+        return batch
+
+    def _start(self, dataset: Prefetches, stream: str, index: int) -> Any:
+        key = (self._seed, self._client, stream, index)
+        return dataset.start(self._chosen(stream, index), key)
+
+    def _chosen(self, stream: str, index: int) -> Tensor:
+        epoch, slot = divmod(index, self._per_epoch)
+        order = self._order(stream, epoch)
+        return order[slot * self.batch_size : (slot + 1) * self.batch_size]
 
     def fingerprint(self) -> int | None:
         """A checksum of a few examples, to tell other data by; None where asking may be random."""

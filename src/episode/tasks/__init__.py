@@ -1,8 +1,11 @@
 """A loss, its clients' data and its evaluation. `TASKS` names those that a config can ask for."""
 
 from episode.errors import unknown
+from episode.tasks.cifar10 import Cifar10
 from episode.tasks.digits import Digits
+from episode.tasks.imagenet import ImageNet
 from episode.tasks.quadratics import Quadratics
+from episode.tasks.sentiment140 import Sentiment140
 from episode.tasks.settings import TaskSettings
 from episode.tasks.snli import Snli
 from episode.tasks.synthetic import Synthetic
@@ -12,6 +15,9 @@ TASKS: dict[str, type[TaskSettings]] = {
     "synthetic": Synthetic,
     "quadratics": Quadratics,
     "snli": Snli,
+    "sentiment140": Sentiment140,
+    "cifar10": Cifar10,
+    "imagenet": ImageNet,
 }
 
 

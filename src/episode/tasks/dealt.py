@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from episode.data.partition import by_dirichlet, by_label_count, by_similarity
+from episode.randomness import permutation
 from episode.tasks.neural import Precision
 from episode.tasks.settings import TaskSettings
 
@@ -76,3 +77,20 @@ class DealtSettings(TaskSettings):
         if self.partition == "labels":
             return by_label_count(labels, self.num_clients, self.labels_per_client, seed)
         return by_similarity(labels, self.num_clients, self.similarity, seed)
+
+
+VALIDATION_SHARE = 0.1
+
+
+def hold_out(examples: Tensor, evaluate_on: str, test_share: float) -> tuple[Tensor, Tensor]:
+    """(train, held out) for datasets without splits of their own; the same for every seed.
+
+    Whoever tunes trains on a tenth less, and never sees the test examples.
+    """
+    order = examples[permutation(len(examples), 0, "test split")]
+    tested = round(test_share * len(order))
+    test, rest = order[:tested], order[tested:]
+    if evaluate_on == "test":
+        return rest.sort().values, test.sort().values
+    validated = round(VALIDATION_SHARE * len(rest))
+    return rest[validated:].sort().values, rest[:validated].sort().values

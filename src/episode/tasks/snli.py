@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import nn
 
-from episode.data.corpus import Corpus, UnknownWords
-from episode.data.home import Prepared, fingerprint, prepared
+from episode.data.corpus import Corpus
+from episode.data.home import Prepared
 from episode.data.sources import snli
 from episode.data.sources.layout import source_folder
-from episode.data.sources.glove import default_vectors
 from episode.data.texts import Texts
-from episode.data.vectors import vectors_file
 from episode.models.birnn import PairClassifier
-from episode.models.text import Cell, Pooling, frozen_words
 from episode.tasks.classification import classifier
-from episode.tasks.dealt import Deal, DealtSettings
+from episode.tasks.dealt import Deal
 from episode.tasks.losses import LossName
 from episode.tasks.neural import NeuralTask
+from episode.tasks.text import TextSettings, words_of
 
 
-class Snli(DealtSettings):
+class Snli(TextSettings):
     """Pairs of sentences, dealt out by label; a BiRNN over frozen GloVe vectors, hinge loss.
 
     25 epochs at the paper's scale are 26,825 iterations of 8 batches of 64.
@@ -52,15 +48,10 @@ class Snli(DealtSettings):
         },
     }  # fmt: skip
 
-    vectors: str | None = None
-    """A file in GloVe's format; without, what `episode data fetch glove` has put by."""
-    hidden: int = Field(default=128, ge=1)
+    hidden: int = Field(default=64, ge=1)
     """Units per direction."""
-    classifier: int = Field(default=128, ge=1)
-    cell: Cell = "rnn"
-    pooling: Pooling = "max"
+    classifier: int = Field(default=64, ge=1)
     loss: LossName = "hinge"
-    unknown_words: UnknownWords = "drop"
 
     def build(self, seed: int, device: str) -> NeuralTask:
         ready = self.prepare()
@@ -68,7 +59,9 @@ class Snli(DealtSettings):
         parts = self.deal_labels(train.labels, seed)
         return classifier(
             self,
-            lambda: self._model(ready),
+            lambda: PairClassifier(
+                words_of(ready), self.hidden, self.classifier, 3, self.cell, self.pooling
+            ),
             self.loss,
             clients=[train.select(part) for part in parts],
             train=train.select(torch.cat(parts)),
@@ -82,25 +75,12 @@ class Snli(DealtSettings):
         return Deal(labels, snli.LABELS, self.deal_labels(labels, seed))
 
     def prepare(self) -> Prepared:
-        """Tokens and vectors, read from the official files once."""
+        """Tokens and vectors of the official files."""
         files = snli.files(source_folder("snli", self.data))
-        vectors = Path(self.vectors).expanduser() if self.vectors else default_vectors()
-        key = {
-            "files": [fingerprint(path) for path in files.values()],
-            "vectors": [str(vectors), fingerprint(vectors_file(vectors))],
-            "unknown_words": self.unknown_words,
-        }
-        return prepared("snli", key, lambda folder: self._write(folder, files, vectors))
 
-    def _write(self, folder: Path, files: dict[str, Path], vectors: Path) -> dict[str, Any]:
-        corpus = Corpus(columns=2)
-        for split, path in files.items():
-            for premise, hypothesis, label in snli.pairs(path):
-                corpus.add(split, (premise, hypothesis), label)
-        return corpus.write(folder, vectors, self.unknown_words)
+        def fill(corpus: Corpus) -> None:
+            for split, path in files.items():
+                for premise, hypothesis, label in snli.pairs(path):
+                    corpus.add(split, (premise, hypothesis), label)
 
-    def _model(self, ready: Prepared) -> nn.Module:
-        words = frozen_words(ready["vectors"])
-        return PairClassifier(
-            words, self.hidden, self.classifier, len(snli.LABELS), self.cell, self.pooling
-        )
+        return self.prepare_texts("snli", files, 2, fill)
