@@ -1,4 +1,4 @@
-"""The command line: `episode demo`, `run`, `list`, `verify`. Results on stdout, progress on stderr.
+"""The command line: `episode demo`, `run`, `data` … . Results on stdout, progress on stderr.
 
 Exit codes: 0 done, 1 the run failed or a check did not hold, 2 a mistake in what was asked.
 """
@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from episode.cli_data import data_commands, partition, shortcuts, show_log
 from episode.errors import ClientError, EpisodeError
 from episode.version import __version__
 
@@ -29,6 +30,8 @@ app = typer.Typer(
     help="Federated training that does not blow up: EPISODE and its family of algorithms.",
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_commands, name="data")
+app.command(epilog="Example: episode partition digits --similarity 30")(partition)
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -39,6 +42,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 def main() -> NoReturn:
     """Runs the command line; a user's mistake is a sentence and exit code 2, not a traceback."""
     warnings.showwarning = lambda message, *_: err.print(f"Warning: {message}")
+    show_log(err)
     try:
         app(standalone_mode=True)
     except ClientError as error:
@@ -102,6 +106,14 @@ def run(
     folder: Annotated[
         Path | None, typer.Option(help="Where the run is written; by default below runs/.")
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="A task by name (episode list tasks), or my_task.py:MyTask.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The task's data; without --task, a folder with a folder per silo."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The task's model, such as lstm.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the folder's run stopped.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Check and print the config, run nothing.")] = False,
     as_json: AsJson = False,
@@ -111,11 +123,13 @@ def run(
 
     CONFIG is a TOML file or a run's folder; without it, every setting has its default, and
     --dry-run prints them. A run that diverges is a result: its status says so.
+    Your own silos, a folder each: episode run --data silos/ --model lstm
     """
     from episode.experiments.config import read_experiment, to_toml
     from episode.experiments.run import execute, job_of
 
-    experiment = read_experiment(config, settings or [])
+    settings = [*shortcuts(task, data, model), *(settings or [])]
+    experiment = read_experiment(config, settings)
     if folder is None:
         folder = config if config and config.is_dir() else Path("runs") / experiment.name
     job = job_of(experiment)

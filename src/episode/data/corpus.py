@@ -21,6 +21,8 @@ from episode.randomness import uniform
 UnknownWords = Literal["drop", "mean"]
 BEGIN, END = "<s>", "</s>"
 CHUNK = 1 << 22
+FREQUENT = 2
+"""Words that training texts have less often get no vector of their own to learn."""
 
 
 @dataclass
@@ -82,7 +84,7 @@ class Corpus:
             save(folder, f"{name}-groups", np.frombuffer(split.groups, np.int32))
             info["splits"][name] = len(split.labels)
         known = len(self.words) - 2
-        info["words"] = len(self.words) if matrix is None else len(matrix)
+        info["words"] = int(row_of.max()) + 1 if matrix is None else len(matrix)
         info["word_coverage"] = covered / known if known else 1.0
         info["token_coverage"] = kept / tokens if tokens else 1.0
         return info
@@ -92,7 +94,7 @@ class Corpus:
     ) -> tuple[npt.NDArray[np.int32], Floats | None, int]:
         """Each word's row of the vectors, or -1 where its tokens are dropped."""
         if vectors is None:
-            return np.arange(len(self.words), dtype=np.int32), None, len(self.words) - 2
+            return self._frequent()
         wanted = self.words.keys() | {word.lower() for word in self.words}
         found, matrix = read_vectors(vectors, wanted)
         row_of = np.full(len(self.words), -1, np.int32)
@@ -109,6 +111,16 @@ class Corpus:
             row_of[row_of < 0] = len(matrix) + len(extra)
             extra.append(matrix.mean(0))
         return row_of, np.concatenate([matrix, *[e[None] for e in extra]]), covered
+
+    def _frequent(self) -> tuple[npt.NDArray[np.int32], None, int]:
+        """Rows for words whose vectors are to be learned: those that training texts have twice."""
+        counts = np.zeros(len(self.words), np.int64)
+        for tokens in self.splits["train"].tokens:
+            counts += np.bincount(np.frombuffer(tokens, np.int32), minlength=len(counts))
+        counts[:2] = FREQUENT
+        kept = counts >= FREQUENT
+        rows = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
+        return rows, None, int(kept.sum()) - 2
 
 
 def _write_tokens(
@@ -139,7 +151,7 @@ def _mark_vector(number: int, matrix: Floats) -> Floats:
     """A vector for `<s>` or `</s>` where the file has none: fixed, and as long as the others."""
     direction = uniform(number, np.arange(matrix.shape[1])) - 0.5
     length = np.linalg.norm(matrix, axis=1).mean()
-    return (direction / np.linalg.norm(direction) * length).astype(np.float32)
+    return np.asarray(direction / np.linalg.norm(direction) * length, np.float32)
 
 
 def tokeniser() -> Callable[[str], list[str]]:

@@ -29,7 +29,7 @@ VERIFIED = 50_000
 
 
 class ImageFiles:
-    """Files and labels as normalised crops of `size` x `size`: random ones with a key, else central.
+    """Files and labels as normalised crops of `size` x `size`: random with a key, else central.
 
     `start` hands a batch to the decoders and `finish` waits for it, so that the next batch is
     decoded while the model works on this one. (Decoding releases Python's lock.)

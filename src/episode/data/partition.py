@@ -160,7 +160,7 @@ def _groups(group_of: Tensor, count: int) -> list[Tensor]:
     order = torch.argsort(group_of, stable=True)
     order = order[int((group_of < 0).sum()) :]
     sizes = torch.bincount(group_of[group_of >= 0], minlength=count)
-    return list(order.split(sizes.tolist()))
+    return list(torch.split(order, sizes.tolist()))
 
 
 def _check_clients(num_clients: int, available: int, what: str) -> None:

@@ -103,7 +103,10 @@ def open_vectors(path: Path) -> Iterator[IO[str]]:
             yield text
     elif path.suffix == ".zip" or path.parent.suffix == ".zip":
         archive, inner = (path, None) if path.suffix == ".zip" else (path.parent, path.name)
-        with zipfile.ZipFile(archive) as zipped, zipped.open(_member(zipped, archive, inner)) as raw:
+        with (
+            zipfile.ZipFile(archive) as zipped,
+            zipped.open(_member(zipped, archive, inner)) as raw,
+        ):
             yield io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
     else:
         with path.open(encoding="utf-8", newline="\n") as text:
@@ -129,3 +132,28 @@ def _member(zipped: zipfile.ZipFile, archive: Path, inner: str | None) -> str:
     if not names:
         raise EpisodeError(f"{archive} holds no .txt file of vectors.")
     raise EpisodeError(f"{archive} holds {', '.join(names)}: name one, as {archive}/{names[0]}.")
+
+
+def count_vectors(path: Path) -> int:
+    """How many words a file has; reads all of it, and names a line that is wrong."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as zipped:
+            names = [n for n in zipped.namelist() if n.endswith(".txt")]
+        inner = [path / Path(n).name for n in names] if len(names) > 1 else [path]
+    else:
+        inner = [path]
+    seen = _Counted()
+    for file in inner:
+        read_vectors(file, seen)
+    return seen.words
+
+
+class _Counted:
+    """Wants the first word of a file (so that it is parsed) and counts the others."""
+
+    def __init__(self) -> None:
+        self.words = 0
+
+    def __contains__(self, word: object) -> bool:
+        self.words += 1
+        return self.words == 1

@@ -167,7 +167,8 @@ class Experiment(Section):
     @property
     def name(self) -> str:
         """A folder's name: what it is, and its id."""
-        return f"{self.task_name}-{self.algorithm.label}-{self.id}"
+        task = self.task_name.rpartition(":")[2]  # of my_task.py:MyTask
+        return f"{task}-{self.algorithm.label}-{self.id}"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
@@ -185,7 +186,7 @@ class Experiment(Section):
             raise _unknown_section(min(extra), sections)
         task = _table(rest, "task")
         name = task.pop("name", "digits")
-        settings = _parse(task_named(name), "task", task)
+        settings = _parse(task_named(str(name)), "task", task)
         built: dict[str, Any] = {"task": settings, "task_name": name}
         suggestions = settings.suggestions()
         for section, model in sections.items():

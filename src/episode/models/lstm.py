@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ class TextClassifier(nn.Module):
         sizes = [self.encoder.size, *head]
         inner = [
             layer
-            for before, after in zip(sizes, sizes[1:], strict=False)
+            for before, after in itertools.pairwise(sizes)
             for layer in (nn.Linear(before, after), nn.Tanh())
         ]
         self.head = nn.Sequential(*inner, nn.Linear(sizes[-1], classes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 Cell = Literal["rnn", "lstm", "gru"]
 Pooling = Literal["max", "zero_padded_max", "last"]
 
-CELLS: dict[str, type[nn.RNNBase]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+CELLS: dict[str, Callable[[int, int], nn.Module]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 BUCKET = 32
 """Texts per bucket, at least; and at most four buckets. Measured: docs/performance.md."""
 
@@ -80,7 +81,7 @@ class SentenceEncoder(nn.Module):
         return states
 
     def _pool(self, directions: list[Tensor], time: Tensor, lengths: Tensor) -> Tensor:
-        """From states `[time, batch, hidden]` of each direction, the backward one in its own time."""
+        """From states `[time, batch, hidden]` of each direction, backwards in its own time."""
         if self.pooling == "last":
             rows = torch.arange(len(lengths), device=lengths.device)
             return torch.cat([states[lengths - 1, rows] for states in directions], dim=1)
@@ -95,4 +96,6 @@ def _reverse(states: Tensor, reverse: Tensor) -> Tensor:
 
 def frozen_words(vectors: Tensor) -> nn.Embedding:
     """An embedding that is not trained, and of which all replicas share one copy."""
-    return nn.Embedding.from_pretrained(vectors, freeze=True)
+    words = nn.Embedding(vectors.shape[0], vectors.shape[1], _weight=vectors)
+    words.weight.requires_grad_(False)
+    return words

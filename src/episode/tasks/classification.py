@@ -86,7 +86,7 @@ def evaluation(loss: LossName, splits: Mapping[str, tuple[Gathers, int]]) -> Eva
         for name, (data, _) in splits.items():
             total = torch.zeros((), dtype=torch.float64, device=device)
             right = torch.zeros((), dtype=torch.int64, device=device)
-            for rows in chosen[name].split(EVALUATION_BATCH):
+            for rows in torch.split(chosen[name], EVALUATION_BATCH):
                 *inputs, labels = to_device(data.gather(rows, ()), device)
                 scores = model(*inputs).float()
                 total += function(scores, labels, reduction="sum")

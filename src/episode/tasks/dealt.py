@@ -1,4 +1,4 @@
-"""Settings of tasks whose one dataset is dealt out to clients, at the paper's scale or a laptop's."""
+"""Settings of tasks whose dataset is dealt out to clients, at the paper's scale or a laptop's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from episode.data.partition import by_dirichlet, by_label_count, by_similarity
+from episode.errors import EpisodeError
 from episode.randomness import permutation
 from episode.tasks.neural import Precision
 from episode.tasks.settings import TaskSettings
@@ -41,7 +42,7 @@ class DealtSettings(TaskSettings):
     data: str | None = None
     """A folder or archive of the official files; without, what `episode data fetch` has put by."""
     num_clients: int = Field(default=8, ge=1)
-    partition: Literal["similarity", "dirichlet", "labels"] = "similarity"
+    partition: Literal["similarity", "dirichlet", "labels", "users"] = "similarity"
     similarity: float = Field(default=30.0, ge=0, le=100)
     """s, in percent."""
     alpha: float = Field(default=0.5, gt=0)
@@ -72,6 +73,10 @@ class DealtSettings(TaskSettings):
 
     def deal_labels(self, labels: Tensor, seed: int) -> list[Tensor]:
         """The indices of each client's examples, by the partition that is asked for."""
+        if self.partition == "users":
+            raise EpisodeError(
+                "These data have no users: task.partition = 'users' is Sentiment140's."
+            )
         if self.partition == "dirichlet":
             return by_dirichlet(labels, self.num_clients, self.alpha, seed)
         if self.partition == "labels":

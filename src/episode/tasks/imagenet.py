@@ -92,7 +92,9 @@ class ImageNet(VisionSettings):
     def _files(self, ready: Prepared, split: str) -> ImageFiles:
         names = json.loads((ready.folder / f"{split}.json").read_text())
         root = Path(ready.info["folders"][split])
-        return ImageFiles([root / name for name in names], ready[f"{split}-labels"], self.image_size)
+        return ImageFiles(
+            [root / name for name in names], ready[f"{split}-labels"], self.image_size
+        )
 
     def _split(self, labels: Tensor) -> tuple[Tensor, Tensor]:
         return hold_out(torch.arange(len(labels)), self.evaluate_on, test_share=0.0)

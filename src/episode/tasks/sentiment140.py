@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -27,6 +26,8 @@ TEST_SHARE = 0.2
 
 class Sentiment140(TextSettings):
     """Tweets of users who wrote enough of them; a fifth of the tweets is for testing.
+
+    The partition by similarity deals out users; `partition = "users"` makes each of them a client.
 
     The paper's model is an LSTM of two layers of 256 units with cross-entropy. The authors' scripts
     have bidirectional=true, head=[512, 512], loss="hinge".
@@ -55,8 +56,6 @@ class Sentiment140(TextSettings):
         },
     }
 
-    partition: Literal["similarity", "dirichlet", "labels", "users"] = "similarity"
-    """`similarity` deals out users; `users` makes each of them a client, whatever num_clients is."""
     hidden: int = Field(default=64, ge=1)
     layers: int = Field(default=1, ge=1)
     cell: Cell = "lstm"
@@ -77,9 +76,15 @@ class Sentiment140(TextSettings):
         return classifier(
             self,
             lambda: TextClassifier(
-                words_of(ready), self.hidden, self.layers, 2, self.cell,
-                self.bidirectional, self.pooling, self.head,
-            ),  # fmt: skip
+                words_of(ready),
+                self.hidden,
+                self.layers,
+                2,
+                self.cell,
+                self.bidirectional,
+                self.pooling,
+                self.head,
+            ),
             self.loss,
             clients=[tweets.select(part) for part in parts],
             train=tweets.select(torch.cat(parts)),
@@ -113,7 +118,7 @@ class Sentiment140(TextSettings):
         enough = torch.bincount(users)[users] >= self.minimum_tweets
         return hold_out(enough.nonzero().flatten(), self.evaluate_on, TEST_SHARE)
 
-    def _deal(self, ready: Prepared, train: Tensor, seed: int) -> Sequence[Tensor]:
+    def _deal(self, ready: Prepared, train: Tensor, seed: int) -> list[Tensor]:
         users, labels = ready["train-groups"][train], ready["train-labels"][train]
         if self.partition == "users":
             return by_id(users)

@@ -18,7 +18,7 @@ from episode.tasks.losses import LossName
 
 
 class TextSettings(DealtSettings):
-    """Words without a vector are dropped, as in the paper; batches are cut to their longest text."""
+    """Words without a vector are dropped, as in the paper; batches end with their longest text."""
 
     vectors: str | None = None
     """A file in GloVe's format; without, what `episode data fetch glove` has put by."""

@@ -51,7 +51,9 @@ def _checked(content: Any, path: Path) -> Batch:
     plain = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
     data, labels = plain.get("data"), plain.get("labels")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2:
-        raise EpisodeError(f"{path} has no data of bytes, a row per image: it is no CIFAR-10 batch.")
+        raise EpisodeError(
+            f"{path} has no data of bytes, a row per image: it is no CIFAR-10 batch."
+        )
     if data.shape[1] != np.prod(SHAPE):
         raise EpisodeError(f"{path} has images of {data.shape[1]} bytes: they must be 3,072.")
     if not isinstance(labels, list) or len(labels) != len(data):
