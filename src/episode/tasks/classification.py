@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from episode.data.batches import Gathers
 from episode.randomness import derive, permutation
 from episode.tasks.losses import LOSSES, LossName
-from episode.tasks.neural import Evaluate, Loss, NeuralTask, Precision, to_device
+from episode.tasks.neural import Evaluate, Loss, NeuralTask, to_device
+from episode.tasks.precision import Precision
 
 EVALUATION_BATCH = 256
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from episode.data.partition import by_dirichlet, by_label_count, by_similarity
 from episode.errors import EpisodeError
 from episode.randomness import permutation
-from episode.tasks.neural import Precision
+from episode.tasks.precision import Precision
 from episode.tasks.settings import TaskSettings
 
 Scale = Literal["paper", "laptop"]

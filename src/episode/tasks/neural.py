@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,10 @@ from episode.errors import ClientError, EpisodeError
 from episode.federation.protocols import Draw, Objective
 from episode.federation.state import Buffers
 from episode.randomness import derive
+from episode.tasks.precision import Precision, check_precision
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
-Precision = Literal["float32", "bfloat16"]
 
 
 class NeuralTask:
@@ -45,6 +45,7 @@ class NeuralTask:
         precision: Precision = "float32",
     ) -> None:
         _check(model, clients, loss, batch_size)
+        check_precision(precision, next(model.parameters()).device.type)
         self.precision = precision
         self.model = model
         self.loss = loss

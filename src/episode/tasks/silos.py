@@ -25,7 +25,8 @@ from episode.randomness import permutation
 from episode.tasks.classification import classifier
 from episode.tasks.dealt import VALIDATION_SHARE, Deal
 from episode.tasks.losses import LossName
-from episode.tasks.neural import NeuralTask, Precision
+from episode.tasks.neural import NeuralTask
+from episode.tasks.precision import Precision
 from episode.tasks.settings import TaskSettings
 
 LARGE = 128
