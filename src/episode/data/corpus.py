@@ -129,19 +129,22 @@ def _write_tokens(
     """Translates words to rows and drops those without, piece by piece into the file."""
     numbers = np.frombuffer(split.tokens[column], np.int32)
     lengths = np.frombuffer(split.lengths[column], np.int32)
-    ends = np.cumsum(lengths, dtype=np.int64)
     keeps = np.empty(len(numbers), np.bool_)
     for start in range(0, len(numbers), CHUNK):
         keeps[start : start + CHUNK] = row_of[numbers[start : start + CHUNK]] >= 0
-    before = np.concatenate([[0], np.cumsum(keeps, dtype=np.int64)])
-    offsets = np.concatenate([[0], before[ends]])
-    total = int(before[-1])
+    kept = np.zeros(len(lengths), np.int64)
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    kept[lengths > 0] = np.add.reduceat(keeps, starts[lengths > 0], dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(kept)])
+    total = int(offsets[-1])
     rows = np.lib.format.open_memmap(
         folder / f"{name}-tokens.npy", mode="w+", dtype=np.int32, shape=(total,)
     )
+    at = 0
     for start in range(0, len(numbers), CHUNK):
         piece = numbers[start : start + CHUNK][keeps[start : start + CHUNK]]
-        rows[before[start] : before[start] + len(piece)] = row_of[piece]
+        rows[at : at + len(piece)] = row_of[piece]
+        at += len(piece)
     rows.flush()
     save(folder, f"{name}-offsets", offsets)
     return len(numbers), total
