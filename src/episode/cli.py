@@ -1,4 +1,4 @@
-"""The command line: `episode demo`, `run`, `list`, `verify`. Results on stdout, progress on stderr.
+"""The command line: `episode demo`, `run`, `data` … . Results on stdout, progress on stderr.
 
 `episode plan` and `diagnose` are in `cli_theory`.
 
@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from episode import cli_theory
+from episode.cli_data import data_commands, partition, shortcuts, show_log
 from episode.errors import ClientError, ClusterError, EpisodeError
 from episode.version import __version__
 
@@ -39,6 +40,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli_theory.register(app)
+app.add_typer(data_commands, name="data")
+app.command(epilog="Example: episode partition digits --similarity 30")(partition)
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -49,6 +52,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 def main() -> NoReturn:
     """Runs the command line; a user's mistake is a sentence and exit code 2, not a traceback."""
     warnings.showwarning = lambda message, *_: err.print(f"Warning: {message}")
+    show_log(err)
     try:
         app(standalone_mode=True)
     except (ClientError, ClusterError) as error:
@@ -112,6 +116,14 @@ def run(
     folder: Annotated[
         Path | None, typer.Option(help="Where the run is written; by default below runs/.")
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="A task by name (episode list tasks), or my_task.py:MyTask.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The task's data; without --task, a folder with a folder per silo."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The task's model, such as lstm.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the folder's run stopped.")] = False,
     monitor: Annotated[bool, typer.Option(help="Warn when the run leaves the theory.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Check and print the config, run nothing.")] = False,
@@ -122,11 +134,13 @@ def run(
 
     CONFIG is a TOML file or a run's folder; without it, every setting has its default, and
     --dry-run prints them. A run that diverges is a result: its status says so.
+    Your own silos, a folder each: episode run --data silos/ --model lstm
     """
     from episode.experiments.config import read_experiment, to_toml
     from episode.experiments.run import execute, job_of, join
 
-    experiment, cluster = join(lambda: read_experiment(config, settings or []))
+    settings = [*shortcuts(task, data, model), *(settings or [])]
+    experiment, cluster = join(lambda: read_experiment(config, settings))
     speaks = cluster is None or cluster.writes
     if folder is None:
         folder = config if config and config.is_dir() else Path("runs") / experiment.name

@@ -24,7 +24,7 @@ def episode(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedPr
     return done
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "list", "verify"])
+@pytest.mark.parametrize("command", ["demo", "run", "list", "verify", "partition"])
 def test_every_help_has_a_sentence_and_an_example(command: str, tmp_path: Path) -> None:
     text = episode(command, "--help", cwd=tmp_path).stdout
     assert f"Example: episode {command}" in text
@@ -56,7 +56,8 @@ def test_run_takes_toml_and_dry_run_prints_what_would_run(tmp_path: Path) -> Non
 def test_list_names_everything(tmp_path: Path) -> None:
     names = json.loads(episode("list", "--json", cwd=tmp_path).stdout)
     assert len(names["algorithms"]) == 10
-    assert set(names["tasks"]) == {"digits", "synthetic", "quadratics", "relaxed_smooth"}
+    own = {"digits", "synthetic", "quadratics", "relaxed_smooth"}
+    assert set(names["tasks"]) == own | {"snli", "sentiment140", "cifar10", "imagenet", "silos"}
     assert "simulation" in names["engines"]
     assert "celgc" in episode("list", "algorithms", cwd=tmp_path).stdout
 
