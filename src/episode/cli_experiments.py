@@ -1,4 +1,4 @@
-"""The command line's experiments: `sweep`, `compare`."""
+"""The command line's experiments: `sweep`, `compare`, `report`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def register(app: typer.Typer) -> None:
     example = "Example: episode sweep --over algorithm=celgc,episode --over seed=0..2"
     app.command(epilog=example)(sweep)
     app.command(epilog="Example: episode compare runs/demo/celgc runs/demo/episode")(compare)
+    app.command(epilog="Example: episode report runs/demo")(report)
 
 
 def sweep(
@@ -119,6 +120,29 @@ def compare(
     rows_ = [[k, *(_short(s.get(k)) for s in settings)] for k in differing]
     heads = ["setting", *(run.folder.name for run in runs)]
     out.print(Sheet("What differs", heads, rows_, left=len(heads)).terminal())
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write.", show_default="report.html"),
+    ] = None,
+    title: Annotated[str, typer.Option(help="What stands at the top.")] = "",
+) -> None:
+    """Write one HTML file about runs: opens offline, with every figure in it.
+
+    Curves by rounds, exchanges, bytes, gradients and seconds; cost to a target; clipping; drift;
+    who has which labels; the final table over seeds; and the commands that repeat each run.
+    """
+    from episode.experiments.extras import extras_of, report_path
+    from episode.results.report import write_report
+    from episode.results.store import find_runs
+
+    runs = find_runs(folders)
+    path = output or report_path(folders)
+    write_report(runs, path, title, extras_of(runs))
+    out.print(f"{path}   ({path.stat().st_size / 1e6:.1f} MB, {len(runs)} runs)", markup=False)
 
 
 def command_line() -> str:
