@@ -269,10 +269,26 @@ def synthetic_figure() -> Iterator[Figure]:
     yield figure("seconds: synthetic figure, 720 runs x 500 rounds", seconds, at_most=2.0)
 
 
+def snli() -> Iterator[Figure]:
+    """The SNLI model with two workers, as a share of bare gradients on two threads."""
+    import snli as workload
+
+    steps = workload.CLIENTS * workload.LOCAL_STEPS
+    for algorithm in ("episode", "celgc"):
+        ours = workload.SnliRounds(algorithm)
+        gradients = ours()
+        ratios = compare(ours, workload.bare(gradients), 30)
+        rates = [steps / gradients * rate(ours, time.perf_counter) for _ in range(10)]
+        ours.engine.close()
+        yield figure(f"share of bare gradients: SNLI BiRNN 128, {algorithm}", ratios, at_least=0.85)
+        yield figure(f"local steps per second: SNLI BiRNN 128, {algorithm}", rates)
+
+
 BENCHMARKS = {
     "overhead": overhead,
     "workers": workers,
     "pfl": pfl,
+    "snli": snli,
     "allocation": allocation,
     "memory": memory,
     "scaling": scaling,

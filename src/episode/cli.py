@@ -1,4 +1,4 @@
-"""The command line: `episode demo`, `run`, `list`, `verify`. Results on stdout, progress on stderr.
+"""The command line: `episode demo`, `run`, `data` … . Results on stdout, progress on stderr.
 
 Exit codes: 0 done, 1 the run failed or a check did not hold, 2 a mistake in what was asked.
 """
@@ -17,6 +17,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from episode.cli_data import data_commands, partition, shortcuts, show_log
 from episode.cli_experiments import Track, register
 from episode.errors import ClientError, ClusterError, EpisodeError
 from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
@@ -34,6 +35,7 @@ app = typer.Typer(
 def main() -> NoReturn:
     """Runs the command line; a user's mistake is a sentence and exit code 2, not a traceback."""
     warnings.showwarning = lambda message, *_: err.print(f"Warning: {message}")
+    show_log(err)
     try:
         app(standalone_mode=True)
     except (ClientError, ClusterError) as error:
@@ -97,6 +99,14 @@ def run(
     folder: Annotated[
         Path | None, typer.Option(help="Where the run is written; by default below runs/.")
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="A task by name (episode list tasks), or my_task.py:MyTask.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The task's data; without --task, a folder with a folder per silo."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The task's model, such as lstm.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the folder's run stopped.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Check and print the config, run nothing.")] = False,
     track: Track = False,
@@ -107,12 +117,14 @@ def run(
 
     CONFIG is a TOML file or a run's folder; without it, every setting has its default, and
     --dry-run prints them. A run that diverges is a result: its status says so.
+    Your own silos, a folder each: episode run --data silos/ --model lstm
     """
     from episode.experiments.config import read_experiment, to_toml
     from episode.experiments.run import execute, job_of, join
     from episode.experiments.sweep import observers
 
-    experiment, cluster = join(lambda: read_experiment(config, settings or []))
+    settings = [*shortcuts(task, data, model), *(settings or [])]
+    experiment, cluster = join(lambda: read_experiment(config, settings))
     speaks = cluster is None or cluster.writes
     if folder is None:
         folder = config if config and config.is_dir() else Path("runs") / experiment.name
@@ -189,6 +201,8 @@ def verify(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+app.command(epilog="Example: episode partition digits --similarity 30")(partition)
+app.add_typer(data_commands, name="data")
 register(app)
 
 

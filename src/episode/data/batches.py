@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from episode.errors import EpisodeError
-from episode.randomness import permutation
+from episode.randomness import Key, permutation
 
 
 class MapStyle(Protocol):
@@ -22,8 +22,32 @@ class MapStyle(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
+@runtime_checkable
+class Gathers(Protocol):
+    """A dataset that makes a whole batch at once, faster than example by example.
+
+    `key` names the draw, for whoever draws at random (augmentation): use `episode.randomness` with
+    it, and the batch stays a pure function of its name. It is empty for evaluation.
+    """
+
+    def __len__(self) -> int: ...
+    def gather(self, indices: Tensor, key: Sequence[Key]) -> Any:
+        """The batch of these examples."""
+
+
+@runtime_checkable
+class Prefetches(Gathers, Protocol):
+    """A dataset whose batches can be under way while the model works on others."""
+
+    def start(self, indices: Tensor, key: Sequence[Key]) -> Any:
+        """Begins to make a batch."""
+
+    def finish(self, started: Any) -> Any:
+        """Waits for a batch that was started."""
+
+
 class Batches:
-    """The batches of one client's dataset: a map-style dataset, or a tuple of equal-length tensors.
+    """The batches of one client's data: a map-style dataset, equal-length tensors, or `Gathers`.
 
     Each epoch of each stream has a permutation of its own, cut into whole batches; what is left
     over waits for another epoch. A client with less than one batch always trains on all it has.
@@ -31,7 +55,7 @@ class Batches:
 
     def __init__(
         self,
-        dataset: MapStyle | Sequence[Tensor],
+        dataset: MapStyle | Sequence[Tensor] | Gathers,
         batch_size: int,
         seed: int,
         client: int,
@@ -41,7 +65,9 @@ class Batches:
         self._collate = collate
         self._seed = seed
         self._client = client
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        self._gathers = dataset if isinstance(dataset, Gathers) else None
+        numbered = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if not numbered and not self._gathers:
             raise EpisodeError(
                 f"Client {client} is a {type(dataset).__name__}: give a dataset with a length and "
                 "numbered examples, or a tuple of tensors (not a loader or an iterator)."
@@ -53,15 +79,36 @@ class Batches:
         self.batch_size = min(batch_size, self.examples)
         self._per_epoch = self.examples // self.batch_size
         self._orders: dict[str, tuple[int, Tensor]] = {}
+        self._ahead: dict[str, tuple[int, Any]] = {}
 
     def draw(self, stream: str, index: int) -> Any:
         """The `index`-th batch of a stream, counted from 0."""
-        epoch, slot = divmod(index, self._per_epoch)
-        order = self._order(stream, epoch)
-        chosen = order[slot * self.batch_size : (slot + 1) * self.batch_size]
+        chosen = self._chosen(stream, index)
         if self._tensors:
             return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
-        return self._collate([self._dataset[i] for i in chosen.tolist()])
+        if isinstance(self._gathers, Prefetches):
+            return self._draw_ahead(self._gathers, stream, index)
+        if self._gathers is not None:
+            return self._gathers.gather(chosen, (self._seed, self._client, stream, index))
+        return self._collate([self._dataset[i] for i in chosen.tolist()])  # type: ignore[index]
+
+    def _draw_ahead(self, dataset: Prefetches, stream: str, index: int) -> Any:
+        """The batch, started last time; and a start on the next, which a stream asks for next."""
+        at, started = self._ahead.pop(stream, (None, None))
+        if at != index:
+            started = self._start(dataset, stream, index)
+        batch = dataset.finish(started)
+        self._ahead[stream] = index + 1, self._start(dataset, stream, index + 1)
+        return batch
+
+    def _start(self, dataset: Prefetches, stream: str, index: int) -> Any:
+        key = (self._seed, self._client, stream, index)
+        return dataset.start(self._chosen(stream, index), key)
+
+    def _chosen(self, stream: str, index: int) -> Tensor:
+        epoch, slot = divmod(index, self._per_epoch)
+        order = self._order(stream, epoch)
+        return order[slot * self.batch_size : (slot + 1) * self.batch_size]
 
     def fingerprint(self) -> int | None:
         """A checksum of a few examples, to tell other data by; None where asking may be random."""

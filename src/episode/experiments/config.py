@@ -17,7 +17,7 @@ from episode.errors import EpisodeError, unknown
 from episode.experiments.catalogue import ENGINES
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Cyclic, Full, Uniform
-from episode.tasks import TASKS
+from episode.tasks import task_named
 from episode.tasks.settings import TaskSettings
 
 NAMED = ("task", "algorithm", "engine")
@@ -175,7 +175,8 @@ class Experiment(Section):
     @property
     def name(self) -> str:
         """A folder's name: what it is, and its id."""
-        return f"{self.task_name}-{self.algorithm.label}-{self.id}"
+        task = self.task_name.rpartition(":")[2]  # of my_task.py:MyTask
+        return f"{task}-{self.algorithm.label}-{self.id}"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
@@ -193,12 +194,13 @@ class Experiment(Section):
             raise _unknown_section(min(extra), sections)
         task = _table(rest, "task")
         name = task.pop("name", "digits")
-        if name not in TASKS:
-            raise unknown("task", name, TASKS)
-        kind = TASKS[name]
-        built: dict[str, Any] = {"task": _parse(kind, "task", task), "task_name": name}
+        settings = _parse(task_named(str(name)), "task", task)
+        built: dict[str, Any] = {"task": settings, "task_name": name}
+        suggestions = settings.suggestions()
         for section, model in sections.items():
-            given = {**kind.defaults.get(section, {}), **_table(rest, section)}
+            given = {**suggestions.get(section, {}), **_table(rest, section)}
+            if section == "budget":
+                _rounds_from_iterations(given)
             if section == "algorithm" and not given.keys() & {"name", "correction", "clipping"}:
                 given["name"] = "episode"
             built[section] = _parse(model, section, given)
@@ -305,6 +307,13 @@ def _parse(model: type[T], section: str, values: Mapping[str, Any]) -> T:
         if not problem["loc"]:
             raise EpisodeError(f"{section}: {message}.") from None
         raise EpisodeError(f"{key} is {problem['input']!r}: {_lower(message)}.") from None
+
+
+def _rounds_from_iterations(budget: dict[str, Any]) -> None:
+    """A task may suggest R·I iterations: R is then as many rounds of I as that takes."""
+    iterations, steps = budget.pop("iterations", None), budget.get("local_steps")
+    if iterations and isinstance(steps, int) and steps > 0:
+        budget.setdefault("rounds", -(-iterations // steps))
 
 
 def _unknown_section(given: str, sections: Mapping[str, type[Section]]) -> EpisodeError:

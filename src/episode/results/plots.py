@@ -77,3 +77,32 @@ def _pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def draw_partition(
+    labels: Sequence[str], counts: Sequence[Sequence[int]], path: Path, title: str
+) -> None:
+    """Clients by labels as one PNG: the darker, the larger the label's share of the client."""
+    plt = _pyplot()
+    shares = [[n / max(1, sum(row)) for n in row] for row in counts]
+    few = len(labels) <= 20 and len(counts) <= 40
+    width = min(16, 2.5 + 0.75 * len(labels)) if few else 9
+    height = min(14, 1.6 + 0.42 * len(counts)) if few else 6
+    figure, axis = plt.subplots(figsize=(max(5, width), max(3, height)), layout="constrained")
+    picture = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axis.set_xlabel("label")
+    axis.set_ylabel("client")
+    if few:
+        axis.set_xticks(range(len(labels)), labels, rotation=35 if len(labels) > 4 else 0)
+        axis.set_yticks(range(len(counts)))
+        for client, row in enumerate(counts):
+            for label, count in enumerate(row):
+                if count:
+                    colour = "white" if shares[client][label] > 0.6 else "black"
+                    axis.text(label, client, f"{count:,}", ha="center", va="center", color=colour,
+                              fontsize=8)  # fmt: skip
+    figure.colorbar(picture, label="share of the client's examples")
+    axis.set_title(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from episode.data.partition import by_similarity
 from episode.models.elman import ElmanClassifier
 from episode.randomness import derive, permutation
+from episode.tasks.dealt import Deal
 from episode.tasks.neural import NeuralTask
 from episode.tasks.settings import TaskSettings
 
@@ -42,9 +43,7 @@ class Digits(TaskSettings):
 
     def build(self, seed: int, device: str) -> NeuralTask:
         images, labels = (t.to(device) for t in _load(self.time_steps, getattr(torch, self.dtype)))
-        order = permutation(len(labels), 0, "digits", "test").to(device)
-        test = order[: round(TEST_SHARE * len(order))]
-        train = order[len(test) :]
+        test, train = (part.to(device) for part in _split(len(labels)))
         parts = by_similarity(labels[train].cpu(), self.num_clients, self.similarity, seed)
         clients = [(images[train[p]], labels[train[p]]) for p in (p.to(device) for p in parts)]
         with torch.random.fork_rng(devices=[]):
@@ -59,6 +58,20 @@ class Digits(TaskSettings):
             seed=seed,
             evaluate=lambda module: _figures(module, everything),
         )
+
+    def deal(self, seed: int) -> Deal:
+        """Who has which digits: what `episode partition` shows."""
+        _, labels = _load(self.time_steps, torch.float32)
+        labels = labels[_split(len(labels))[1]]
+        parts = by_similarity(labels, self.num_clients, self.similarity, seed)
+        return Deal(labels, tuple(map(str, range(CLASSES))), parts)
+
+
+def _split(count: int) -> tuple[Tensor, Tensor]:
+    """The test and the training examples."""
+    order = permutation(count, 0, "digits", "test")
+    tested = round(TEST_SHARE * count)
+    return order[:tested], order[tested:]
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -17,6 +17,7 @@ from episode.errors import ClientError, EpisodeError
 from episode.federation.protocols import Draw, Objective
 from episode.federation.state import Buffers
 from episode.randomness import derive
+from episode.tasks.precision import Precision, check_precision
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
@@ -27,6 +28,8 @@ class NeuralTask:
 
     `loss(model, batch)` gives a scalar, the mean over the batch; `evaluate(model)` gives named
     figures of a model in evaluation mode. Frozen parameters are shared by all replicas.
+    `precision="bfloat16"` computes losses under torch's autocast; parameters, gradients, anchors
+    and steps keep the model's own precision.
     """
 
     def __init__(
@@ -39,8 +42,11 @@ class NeuralTask:
         seed: int = 0,
         evaluate: Evaluate | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
+        precision: Precision = "float32",
     ) -> None:
         _check(model, clients, loss, batch_size)
+        check_precision(precision, next(model.parameters()).device.type)
+        self.precision = precision
         self.model = model
         self.loss = loss
         self.seed = seed
@@ -77,7 +83,7 @@ class NeuralTask:
         self._evaluated.x.copy_(x)
         self._evaluated.load_buffers(buffers)
         module = self._evaluated.module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), self.autocast(x.device):
             figures = self._evaluate(module)
         try:
             return {str(name): float(value) for name, value in figures.items()}
@@ -99,6 +105,11 @@ class NeuralTask:
     def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor]:
         """The model's state at x̄, to store beside a run."""
         return self.install(x, buffers).state_dict()
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """The context in which the model computes."""
+        enabled = self.precision == "bfloat16"
+        return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
 
 
 class _Replica:
@@ -142,7 +153,8 @@ class _Replica:
 
     def _loss(self, draw: Draw) -> Tensor:
         batch = self._task.batches[draw.client].draw(draw.stream, draw.index)
-        return self._task.loss(self.module, _to(batch, self._device))
+        with self._task.autocast(self._device):
+            return self._task.loss(self.module, to_device(batch, self._device))
 
     def _attach(self) -> None:
         """Makes the parameters views of x; again where a module has re-pointed them (cuDNN)."""
@@ -163,16 +175,16 @@ def _write_buffers(model: nn.Module, buffers: Buffers) -> None:
                 integers = integers[buffer.numel() :]
 
 
-def _to(batch: Any, device: torch.device) -> Any:
+def to_device(batch: Any, device: torch.device) -> Any:
     """The batch on the device, whatever it is made of."""
     if isinstance(batch, Tensor):
         return batch if batch.device == device else batch.to(device)
     if isinstance(batch, Mapping):
-        return {key: _to(value, device) for key, value in batch.items()}
+        return {key: to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_to(value, device) for value in batch))
+        return type(batch)(*(to_device(value, device) for value in batch))
     if isinstance(batch, (tuple, list)):
-        return type(batch)(_to(value, device) for value in batch)
+        return type(batch)(to_device(value, device) for value in batch)
     return batch
 
 

@@ -18,7 +18,14 @@ class TaskSettings(BaseModel):
     summary: ClassVar[str]
     """One line for `episode list`."""
     defaults: ClassVar[dict[str, dict[str, Any]]] = {}
-    """What a config that names only this task gets for its other sections."""
+    """What a config that names only this task gets for its other sections.
+
+    In `budget`, `iterations` may stand for R·I: then R follows from I.
+    """
+
+    def suggestions(self) -> dict[str, dict[str, Any]]:
+        """`defaults`, or, for a task of several scales, those that fit these settings."""
+        return self.defaults
 
     @abstractmethod
     def build(self, seed: int, device: str) -> Task:

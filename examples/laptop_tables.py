@@ -1,0 +1,161 @@
+"""The paper's tables at a size for two cores: tuned as in the paper, seven algorithms, some seeds.
+
+    python examples/laptop_tables.py snli --data snli_1.0.zip --vectors glove.6B.50d.txt.gz
+    python examples/laptop_tables.py snli-longer --data snli_1.0.zip --vectors glove.6B.50d.txt.gz
+    python examples/laptop_tables.py sentiment140 --data trainingandtestdata.zip --vectors ...
+    python examples/laptop_tables.py cifar10 --data cifar-10-python.tar.gz
+
+First η and γ are tuned for CELGC on the validation split, in one setting and with seed 0; the best
+pair is used for every algorithm, setting and seed, which are reported on the test split. Runs that
+have ended are read back, so a stopped script goes on where it was. `snli-longer` is not tuned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from episode.experiments.config import Experiment
+from episode.experiments.run import execute, job_of
+
+ALGORITHMS = (
+    "fedavg", "scaffold", "celgc", "naive_parallel_clip", "scaffold_clipped", "episode_unclipped",
+    "episode",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """A dataset's table: its settings (s, I), what it is tuned over and where."""
+
+    settings: list[tuple[float, int]]
+    tuned_at: tuple[float, int]
+    gammas: tuple[float, ...]
+    thresholds: tuple[float, ...]
+    iterations: int
+    task: dict[str, Any] = field(default_factory=dict)
+    algorithms: tuple[str, ...] = ALGORITHMS
+    fixed: tuple[float, float] | None = None
+    """(η, γ), where they are not tuned."""
+
+
+TABLES = {
+    "snli": Table(
+        [(s, i) for s in (10, 30) for i in (4, 8)],
+        tuned_at=(50, 4), gammas=(0.1, 0.3, 1.0), thresholds=(0.1, 1 / 3, 1.0), iterations=400,
+    ),
+    "snli-longer": Table(
+        [(10, 4)],
+        tuned_at=(10, 4), gammas=(), thresholds=(), iterations=1400, fixed=(1.0, 0.1),
+        algorithms=("celgc", "naive_parallel_clip", "episode"),
+    ),
+    "sentiment140": Table(
+        [(s, 4) for s in (0, 10, 20)],
+        tuned_at=(20, 4), gammas=(0.1, 0.3, 1.0), thresholds=(1 / 3, 1.0), iterations=160,
+    ),
+    "cifar10": Table(
+        [(s, 8) for s in (50, 70)],
+        tuned_at=(70, 8), gammas=(0.1, 0.3), thresholds=(1.0, 3.0), iterations=96,
+    ),
+}  # fmt: skip
+
+
+def experiment(
+    name: str, given: dict[str, Any], setting: tuple[float, int], algorithm: str,
+    eta: float, gamma: float, seed: int, split: str,
+) -> Experiment:  # fmt: skip
+    """One run of the table."""
+    table, (similarity, local_steps) = TABLES[name], setting
+    dataset = name.partition("-")[0]
+    task = {"name": dataset, **table.task, **given, "similarity": similarity, "evaluate_on": split}
+    values = {
+        "seed": seed,
+        "task": task,
+        "algorithm": algorithm,
+        "schedule": {"eta": eta, "gamma": gamma},
+        "budget": {"rounds": table.iterations // local_steps, "local_steps": local_steps},
+        "record": {"evaluate_every": 0},
+    }
+    return Experiment.from_dict(values)
+
+
+def play(chosen: Experiment, folder: Path) -> dict[str, Any]:
+    """The run's summary; played if it is not there yet."""
+    target = folder / chosen.name
+    summary = target / "summary.json"
+    if not summary.exists():
+        execute(job_of(chosen), target)
+    result: dict[str, Any] = json.loads(summary.read_text())
+    figures = {k: round(v, 4) for k, v in result["figures"].items()}
+    print(f"{target.name}: {result['status']} {figures} {result['seconds']:.0f} s", flush=True)
+    return result
+
+
+def tune(name: str, given: dict[str, Any], folder: Path) -> tuple[float, float]:
+    """(η, γ) of the best validation accuracy of CELGC."""
+    table = TABLES[name]
+    best = (-1.0, 0.0, 0.0)
+    for gamma, threshold in itertools.product(table.gammas, table.thresholds):
+        eta = round(gamma / threshold, 6)
+        run = play(
+            experiment(name, given, table.tuned_at, "celgc", eta, gamma, 0, "validation"), folder
+        )
+        accuracy = run["figures"].get("validation_accuracy", 0.0)
+        print(f"  eta {eta:g} gamma {gamma:g}: {accuracy:.3f}", flush=True)
+        best = max(best, (accuracy, eta, gamma))
+    return best[1], best[2]
+
+
+def report(name: str, given: dict[str, Any], folder: Path, seeds: Iterable[int]) -> None:
+    """Tunes, plays the table and prints it as Markdown."""
+    table = TABLES[name]
+    eta, gamma = table.fixed or tune(name, given, folder)
+    lines = [f"η = {eta:g}, γ = {gamma:g}", "", "| algorithm | " + " | ".join(
+        f"s = {s:g}, I = {i}" for s, i in table.settings
+    ) + " |", "|---" * (1 + len(table.settings)) + "|"]  # fmt: skip
+    cells: dict[str, list[str]] = {a: [] for a in table.algorithms}
+    for setting, algorithm in itertools.product(table.settings, table.algorithms):
+        runs = [
+            play(experiment(name, given, setting, algorithm, eta, gamma, seed, "test"), folder)
+            for seed in seeds
+        ]
+        cells[algorithm].append(cell(runs))
+    lines += [f"| {a} | " + " | ".join(row) + " |" for a, row in cells.items()]
+    text = "\n".join(lines)
+    (folder / f"{name}.md").write_text(text + "\n")
+    print(text)
+
+
+def cell(runs: list[dict[str, Any]]) -> str:
+    """Training loss and test accuracy, mean and standard deviation; or how many diverged."""
+    ended = [r["figures"] for r in runs if r["status"] == "finished"]
+    if len(ended) < len(runs):
+        return f"{len(runs) - len(ended)} of {len(runs)} diverged"
+    loss, accuracy = ([f[k] for f in ended] for k in ("train_loss", "test_accuracy"))
+    spread = statistics.stdev(accuracy) if len(accuracy) > 1 else 0.0
+    return f"{statistics.mean(loss):.3f} / {statistics.mean(accuracy):.3f} ± {spread:.3f}"
+
+
+def main() -> None:
+    """Reads the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=TABLES)
+    parser.add_argument("--data", help="folder or archive of the official files")
+    parser.add_argument("--vectors", help="word vectors in GloVe's format")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=Path("runs/laptop"))
+    asked = parser.parse_args()
+    given = {k: getattr(asked, k) for k in ("data", "vectors") if getattr(asked, k)}
+    warnings.simplefilter("ignore")
+    report(asked.name, given, asked.folder, range(asked.seeds))
+
+
+if __name__ == "__main__":
+    main()

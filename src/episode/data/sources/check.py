@@ -1,0 +1,131 @@
+"""Whether a dataset is whole: every row read, checksums where they are known."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from episode.data.decoding import verify_images
+from episode.data.sources import cifar10, imagenet, sentiment140, snli
+from episode.data.sources.layout import find, require
+from episode.data.vectors import count_vectors
+from episode.errors import EpisodeError
+
+Counts = dict[str, dict[str, int]]
+"""How many examples of each label, by split."""
+
+MANIFEST = "manifest.json"
+LISTED = 10_000
+"""Above so many files (ImageNet), a manifest would take longer than the check itself."""
+
+OFFICIAL_MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+"""Of CIFAR-10's batches as their authors published them."""
+
+OFFICIAL_SIZES = {
+    "snli": {"train": 549_367, "validation": 9_842, "test": 9_824},
+    "sentiment140": {"train": 1_600_000, "manual": 359},
+    "cifar10": {"train": 50_000, "test": 10_000},
+    "imagenet": {"train": 1_281_167, "test": 50_000},
+}
+"""Examples with a label."""
+
+
+def is_official(name: str, folder: Path) -> bool:
+    """Whether a folder looks like the official layout of this dataset."""
+    wanted = {
+        "snli": "snli_1.0_train.jsonl",
+        "sentiment140": sentiment140.TRAIN,
+        "cifar10": cifar10.TRAIN[0],
+        "imagenet": "train/*/*.JPEG",
+    }
+    return find(folder, wanted.get(name, "*.txt*")) is not None
+
+
+def read_all(name: str, folder: Path) -> Counts:
+    """Reads every row of a dataset; an error names the file and row that is wrong."""
+    if name == "snli":
+        return {
+            split: _named(Counter(label for *_, label in snli.pairs(path)), snli.LABELS)
+            for split, path in snli.files(folder).items()
+        }
+    if name == "sentiment140":
+        return {
+            split: _named(Counter(t.label for t in sentiment140.tweets(path)), sentiment140.LABELS)
+            for split, path in sentiment140.files(folder).items()
+        }
+    if name == "cifar10":
+        return {
+            split: _named(
+                Counter(int(y) for path in paths for y in cifar10.read_batch(path)[1]),
+                cifar10.LABELS,
+            )
+            for split, paths in cifar10.files(folder).items()
+        }
+    if name == "imagenet":
+        return dict(_read_images(folder))
+    (file,) = _vector_files(folder)
+    return {file.name: {"words": count_vectors(file)}}
+
+
+def _read_images(folder: Path) -> Iterator[tuple[str, dict[str, int]]]:
+    folders = imagenet.folders(folder)
+    names = imagenet.classes(folders["train"])
+    for split, root in folders.items():
+        found = imagenet.images(root, names)
+        verify_images([path for path, _ in found])
+        yield split, _named(Counter(label for _, label in found), names)
+
+
+def _vector_files(folder: Path) -> list[Path]:
+    found = [p for pattern in ("*.txt", "*.txt.gz", "*.zip") for p in folder.glob(pattern)]
+    if len(found) != 1:
+        raise EpisodeError(f"{folder} must hold one file of vectors, but it holds {len(found)}.")
+    return found
+
+
+def verify_checksums(name: str, folder: Path) -> list[str]:
+    """What checksums say, one line each; refuses files that changed since they were fetched."""
+    lines = []
+    manifest = folder / MANIFEST
+    if manifest.exists():
+        listed: dict[str, str] = json.loads(manifest.read_text())
+        for file, expected in listed.items():
+            path = folder / file
+            if not path.exists() or digest(path, "sha256") != expected:
+                raise EpisodeError(
+                    f"{path} is not what was fetched: remove {folder} and fetch {name} again."
+                )
+        lines.append(f"{len(listed)} files as they were when fetched (sha256)")
+    if name == "cifar10":
+        paths = require(folder, OFFICIAL_MD5, "CIFAR-10")
+        same = sum(digest(p, "md5") == OFFICIAL_MD5[p.name] for p in paths)
+        lines.append(f"{same} of {len(paths)} batches have their official md5")
+    return lines
+
+
+def write_manifest(name: str, folder: Path) -> None:
+    """Checksums of all files, to tell later whether they are still the same."""
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
+    if len(files) <= LISTED:
+        sums = {str(p.relative_to(folder)): digest(p, "sha256") for p in files}
+        (folder / MANIFEST).write_text(json.dumps(sums, indent=2) + "\n")
+
+
+def digest(path: Path, algorithm: str) -> str:
+    """A file's checksum, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def _named(counts: Counter[int], names: tuple[str, ...] | list[str]) -> dict[str, int]:
+    return {name: counts[number] for number, name in enumerate(names)}

@@ -1,0 +1,120 @@
+"""Finding official files in a folder or an archive; archives are unpacked once, and safely."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import lzma
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from episode.data.home import dataset_folder, fingerprint, home, make_folder
+from episode.errors import EpisodeError
+
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+DEPTH = 3
+"""How many folders below the given one official files are looked for."""
+
+
+def source_folder(name: str, given: str | None) -> Path:
+    """The folder of a dataset: the given one (or archive, unpacked), or where `fetch` put it."""
+    if given is None:
+        folder = dataset_folder(name)
+        if not folder.is_dir():
+            raise EpisodeError(
+                f"{name} is not on this machine: get it with `episode data fetch {name}`, or give "
+                "the folder or archive of its official files as task.data."
+            )
+        return folder
+    path = Path(given).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        return unpacked(path)
+    raise EpisodeError(f"There is no folder or archive {path}: give the official files of {name}.")
+
+
+def find(folder: Path, name: str) -> Path | None:
+    """A file or folder of this name, here or a few folders below; the nearest."""
+    for depth in range(DEPTH + 1):
+        pattern = "*/" * depth + name
+        if found := sorted(folder.glob(pattern)):
+            return found[0]
+    return None
+
+
+def require(folder: Path, names: Iterable[str], dataset: str) -> list[Path]:
+    """The paths of official files; names the first that is missing."""
+    paths = []
+    for name in names:
+        path = find(folder, name)
+        if path is None:
+            raise EpisodeError(f"{dataset} needs {name}, but there is none in {folder}.")
+        paths.append(path)
+    return paths
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the name is that of an archive."""
+    return path.name.lower().endswith(ARCHIVES)
+
+
+def unpacked(archive: Path) -> Path:
+    """The archive's files in our own folder, unpacked once."""
+    if not is_archive(archive):
+        raise EpisodeError(
+            f"{archive} is neither a folder nor an archive ({', '.join(ARCHIVES)}): "
+            "give one with the official files."
+        )
+    digest = hashlib.sha256(json.dumps(fingerprint(archive)).encode()).hexdigest()[:12]
+    target = home() / "unpacked" / f"{archive.name}-{digest}"
+    if not target.exists():
+        make_folder(target, lambda folder: unpack(archive, folder))
+    return target
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Writes the archive's plain files below the folder; refuses any that would lie elsewhere."""
+    try:
+        if archive.name.lower().endswith(".zip"):
+            _unzip(archive, folder)
+        else:
+            _untar(archive, folder)
+    except tarfile.FilterError as error:
+        raise EpisodeError(f"{archive} would write outside of its folder ({error}).") from None
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, *_DAMAGE) as error:
+        raise EpisodeError(f"The archive {archive} is damaged or cut off ({error}).") from None
+
+
+_DAMAGE = (gzip.BadGzipFile, lzma.LZMAError)
+
+
+def _unzip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as zipped:
+        for member in zipped.infolist():
+            target = (folder / member.filename).resolve()
+            if not target.is_relative_to(folder.resolve()):
+                raise EpisodeError(
+                    f"{archive} would write outside of its folder ({member.filename!r})."
+                )
+            if member.is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with zipped.open(member) as source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
+
+
+def _untar(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as tarred:
+        for member in tarred:
+            if not (member.isfile() or member.isdir()):
+                raise EpisodeError(
+                    f"{archive} holds {member.name!r}, which is neither a file nor a folder."
+                )
+            tarred.extract(member, folder, filter="data")

@@ -1,0 +1,159 @@
+"""Word vectors in GloVe's text format: `word v1 … vd` on each line, plain, .gz or .zip."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zipfile
+import zlib
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from episode.errors import EpisodeError
+
+Floats = npt.NDArray[np.float32]
+
+
+def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Floats]:
+    """The rows of the wanted words, and the vectors `[words, dimension]`.
+
+    Reads the file once, line by line; keeps the wanted words only, the first vector of each. A word
+    may hold blanks (GloVe 840B has some): the last `dimension` fields are the vector.
+    """
+    rows: dict[str, int] = {}
+    kept: list[Floats] = []
+    dimension = 0
+    for number, line in _lines(path):
+        if not dimension:
+            first = line.split()
+            if len(first) == 2 and all(f.isdigit() for f in first):
+                continue  # word2vec's header: how many words, which dimension
+            dimension = len(first) - 1
+            if dimension < 1:
+                raise _wrong(path, number, "is not a word and its vector")
+        word, _, numbers = line.partition(" ")
+        if line.rstrip().count(" ") != dimension:
+            word, numbers = _join_blanks(path, number, line, dimension)
+        if word in wanted and word not in rows:
+            try:
+                vector = np.array(numbers.split(), dtype=np.float32)
+            except ValueError:
+                raise _wrong(path, number, "has something that is not a number") from None
+            rows[word] = len(kept)
+            kept.append(vector)
+    if not dimension:
+        raise EpisodeError(f"The vectors {path} are empty: give a file in GloVe's text format.")
+    if not kept:
+        raise EpisodeError(f"None of the words has a vector in {path}: is it of another language?")
+    return rows, np.stack(kept)
+
+
+def _join_blanks(path: Path, number: int, line: str, dimension: int) -> tuple[str, str]:
+    """The word and the vector of a line with more or fewer fields than it should have."""
+    fields = line.rstrip().split(" ")
+    word, vector = fields[:-dimension], fields[-dimension:]
+    if not word or all(_is_number(f) for f in word[1:]):
+        raise _wrong(
+            path,
+            number,
+            f"has {len(fields) - 1} numbers, but the first line has {dimension}: "
+            "all vectors must have one dimension",
+        )
+    return " ".join(word), " ".join(vector)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _wrong(path: Path, number: int, what: str) -> EpisodeError:
+    return EpisodeError(f"Line {number} of the vectors {path} {what}.")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    number = 0
+    try:
+        with open_vectors(path) as file:
+            for number, line in enumerate(file, 1):
+                yield number, line
+    except (EOFError, zlib.error, zipfile.BadZipFile, gzip.BadGzipFile):
+        raise EpisodeError(
+            f"The vectors {path} are damaged or cut off after line {number}: get the file again."
+        ) from None
+    except UnicodeDecodeError:
+        raise _wrong(path, number + 1, "or one soon after it is not UTF-8 text") from None
+    except OSError as error:
+        raise EpisodeError(f"The vectors {path} cannot be read: {error.strerror}.") from None
+
+
+@contextmanager
+def open_vectors(path: Path) -> Iterator[IO[str]]:
+    """The file's text; in an archive of several, `archive.zip/name.txt` names one."""
+    if path.suffix == ".gz":
+        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as text:
+            yield text
+    elif path.suffix == ".zip" or path.parent.suffix == ".zip":
+        archive, inner = (path, None) if path.suffix == ".zip" else (path.parent, path.name)
+        with (
+            zipfile.ZipFile(archive) as zipped,
+            zipped.open(_member(zipped, archive, inner)) as raw,
+        ):
+            yield io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+    else:
+        with path.open(encoding="utf-8", newline="\n") as text:
+            yield text
+
+
+def vectors_file(path: Path) -> Path:
+    """The file on the disk, for `archive.zip/name.txt` the archive; refuses one that is missing."""
+    real = path.parent if path.parent.suffix == ".zip" else path
+    if not real.is_file():
+        raise EpisodeError(
+            f"There are no word vectors {real}: give a file in GloVe's text format, or get one "
+            "with `episode data fetch glove`."
+        )
+    return real
+
+
+def _member(zipped: zipfile.ZipFile, archive: Path, inner: str | None) -> str:
+    names = [n for n in zipped.namelist() if n.endswith(".txt")]
+    chosen = [n for n in names if Path(n).name == inner] if inner else names
+    if len(chosen) == 1:
+        return chosen[0]
+    if not names:
+        raise EpisodeError(f"{archive} holds no .txt file of vectors.")
+    raise EpisodeError(f"{archive} holds {', '.join(names)}: name one, as {archive}/{names[0]}.")
+
+
+def count_vectors(path: Path) -> int:
+    """How many words a file has; reads all of it, and names a line that is wrong."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as zipped:
+            names = [n for n in zipped.namelist() if n.endswith(".txt")]
+        inner = [path / Path(n).name for n in names] if len(names) > 1 else [path]
+    else:
+        inner = [path]
+    seen = _Counted()
+    for file in inner:
+        read_vectors(file, seen)
+    return seen.words
+
+
+class _Counted:
+    """Wants the first word of a file (so that it is parsed) and counts the others."""
+
+    def __init__(self) -> None:
+        self.words = 0
+
+    def __contains__(self, word: object) -> bool:
+        self.words += 1
+        return self.words == 1

@@ -1,0 +1,45 @@
+"""The SNLI model: both sentences through one bidirectional recurrence, then a classifier."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from episode.models.text import Cell, Pooling, SentenceEncoder
+
+
+class PairClassifier(nn.Module):
+    """u and v of the two sentences; [u, v, |u - v|, u·v] through two tanh layers to the classes.
+
+    The paper's: tanh cells, 2048 per direction, classifier 512; with vectors of 300 numbers
+    18,278,915 trainable parameters.
+    """
+
+    def __init__(
+        self,
+        words: nn.Embedding,
+        hidden: int = 2048,
+        classifier: int = 512,
+        classes: int = 3,
+        cell: Cell = "rnn",
+        pooling: Pooling = "max",
+    ) -> None:
+        super().__init__()
+        self.encoder = SentenceEncoder(words, hidden, cell, pooling=pooling)
+        self.head = nn.Sequential(
+            nn.Linear(4 * self.encoder.size, classifier),
+            nn.Tanh(),
+            nn.Linear(classifier, classifier),
+            nn.Tanh(),
+            nn.Linear(classifier, classes),
+        )
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Scores `[pairs, classes]`; the first half of the sentences goes with the second."""
+        if self.encoder.pooling == "zero_padded_max":  # each half has its own longest sentence
+            halves = zip(tokens.chunk(2), lengths.chunk(2), strict=True)
+            u, v = (self.encoder(*half) for half in halves)
+        else:  # one pass over 2B sentences takes less time than two over B
+            u, v = self.encoder(tokens, lengths).chunk(2)
+        scores: Tensor = self.head(torch.cat([u, v, (u - v).abs(), u * v], dim=1))
+        return scores

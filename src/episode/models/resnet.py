@@ -1,0 +1,137 @@
+"""Residual networks (He et al. 2016) for images of 32 x 32 and of 224 x 224 pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from episode.errors import EpisodeError
+
+Norm = Literal["batch", "group"]
+GROUPS = 32
+"""Groups of GroupNorm (Wu and He 2018), or fewer where there are fewer channels."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Blocks per stage, the first stage's channels, and whether blocks are bottlenecks."""
+
+    blocks: tuple[int, ...]
+    width: int
+    bottleneck: bool = False
+
+
+LAYOUTS = {
+    "resnet18": Layout((2, 2, 2, 2), 64),
+    "resnet32": Layout((5, 5, 5), 16),
+    "resnet50": Layout((3, 4, 6, 3), 64, bottleneck=True),
+}
+
+
+class ResNet(nn.Module):
+    """A ResNet by its name; `large` images get the 7 x 7 stem and pooling of ImageNet.
+
+    `width` replaces the first stage's channels, for smaller networks of the same shape. GroupNorm
+    instead of BatchNorm has no running statistics, which clients with different labels disagree on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        classes: int,
+        *,
+        large: bool = False,
+        norm: Norm = "batch",
+        width: int | None = None,
+    ) -> None:
+        super().__init__()
+        layout = LAYOUTS[name]
+        width = width or layout.width
+        make_norm = _norm(norm)
+        self.stem = nn.Sequential(*_stem(width, large, make_norm))
+        expansion = 4 if layout.bottleneck else 1
+        block = _bottleneck if layout.bottleneck else _basic
+        channels = width
+        stages: list[nn.Module] = []
+        for stage, count in enumerate(layout.blocks):
+            inner = width * 2**stage
+            for k in range(count):
+                stride = 2 if stage and k == 0 else 1
+                stages.append(block(channels, inner, inner * expansion, stride, make_norm))
+                channels = inner * expansion
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(channels, classes)
+        self._initialise()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Scores `[batch, classes]` of images `[batch, 3, height, width]`."""
+        scores: Tensor = self.head(self.stages(self.stem(images)).mean((2, 3)))
+        return scores
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+class _Residual(nn.Module):
+    def __init__(self, layers: list[nn.Module], shortcut: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+        self.shortcut = shortcut
+        self.activation = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.activation(self.layers(x) + self.shortcut(x))
+        return out
+
+
+MakeNorm = Callable[[int], nn.Module]
+
+
+def _basic(before: int, inner: int, after: int, stride: int, norm: MakeNorm) -> nn.Module:
+    layers = [_conv(before, inner, 3, stride), norm(inner), nn.ReLU()]
+    layers += [_conv(inner, after, 3), norm(after)]
+    return _Residual(layers, _shortcut(before, after, stride, norm))
+
+
+def _bottleneck(before: int, inner: int, after: int, stride: int, norm: MakeNorm) -> nn.Module:
+    layers = [_conv(before, inner, 1), norm(inner), nn.ReLU()]
+    layers += [_conv(inner, inner, 3, stride), norm(inner), nn.ReLU()]
+    layers += [_conv(inner, after, 1), norm(after)]
+    return _Residual(layers, _shortcut(before, after, stride, norm))
+
+
+def _shortcut(before: int, after: int, stride: int, norm: MakeNorm) -> nn.Module:
+    if stride == 1 and before == after:
+        return nn.Identity()
+    return nn.Sequential(_conv(before, after, 1, stride), norm(after))
+
+
+def _conv(before: int, after: int, size: int, stride: int = 1) -> nn.Module:
+    return nn.Conv2d(before, after, size, stride, padding=size // 2, bias=False)
+
+
+def _stem(width: int, large: bool, norm: MakeNorm) -> list[nn.Module]:
+    if not large:
+        return [_conv(3, width, 3), norm(width), nn.ReLU()]
+    return [_conv(3, width, 7, 2), norm(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+
+
+def _norm(kind: Norm) -> MakeNorm:
+    if kind == "batch":
+        return nn.BatchNorm2d
+
+    def group(channels: int) -> nn.Module:
+        groups = min(GROUPS, channels)
+        if channels % groups:
+            raise EpisodeError(
+                f"GroupNorm cannot cut {channels} channels into {groups} groups: use a width that "
+                f"divides by {GROUPS}, or one below it."
+            )
+        return nn.GroupNorm(groups, channels)
+
+    return group

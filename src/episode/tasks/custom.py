@@ -1,0 +1,77 @@
+"""A task in one Python file of the user's: `my_task.py:MyTask`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+from episode.errors import EpisodeError, unknown
+from episode.federation.protocols import Task
+from episode.tasks.settings import TaskSettings
+
+
+def is_custom(name: str) -> bool:
+    """Whether a task's name is that of a file and something in it."""
+    return name.partition(":")[0].endswith(".py")
+
+
+def custom_task(name: str) -> type[TaskSettings]:
+    """The `TaskSettings` in a file, or a function of (seed, device) made into one."""
+    file, _, wanted = name.partition(":")
+    module = _load(Path(file).expanduser())
+    public = {k: v for k, v in vars(module).items() if not k.startswith("_") and callable(v)}
+    if not wanted:
+        raise EpisodeError(f"Say which task of {file} is meant: {file}:MyTask.")
+    if wanted not in public:
+        own = [k for k, v in public.items() if getattr(v, "__module__", "") == module.__name__]
+        raise unknown(f"task in {file}", wanted, own)
+    found = public[wanted]
+    if isinstance(found, type):
+        if issubclass(found, TaskSettings):
+            return found
+        raise EpisodeError(
+            f"{name} is a class, but no TaskSettings: derive it from "
+            "episode.tasks.settings.TaskSettings, or give a function of (seed, device)."
+        )
+
+    class Made(TaskSettings):
+        summary: ClassVar[str] = (found.__doc__ or wanted).strip().splitlines()[0]
+        defaults: ClassVar[dict[str, dict[str, Any]]] = getattr(found, "defaults", {})
+
+        def build(self, seed: int, device: str) -> Task:
+            task: Task = found(seed, device)
+            return task
+
+    return Made
+
+
+def _load(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise EpisodeError(f"There is no file {path}: give the path of a task, my_task.py:MyTask.")
+    resolved = path.resolve()
+    # A name of its own for each file, so that two files of one name are two modules.
+    unique = hashlib.sha256(str(resolved).encode()).hexdigest()[:8]
+    name = f"episode_custom_{path.stem}_{unique}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, resolved)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        places = [f.lineno for f in traceback.extract_tb(error.__traceback__)
+                  if f.filename == str(resolved)]  # fmt: skip
+        line = getattr(error, "lineno", None) or (places[-1] if places else "?")
+        raise EpisodeError(
+            f"{path} cannot be imported: {type(error).__name__} in line {line}: {error}."
+        ) from error
+    return module

@@ -1,0 +1,272 @@
+"""The four real tasks and everybody's own silos train, resume and evaluate from official files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from episode import EpisodeError
+from episode.experiments.config import Experiment, read_experiment
+from episode.experiments.run import execute, job_of
+from episode.tasks import precision
+from episode.tasks.dealt import DealtSettings
+from episode.testing import check_task
+from official import write_cifar10, write_imagenet, write_sentiment140, write_snli, write_vectors
+
+NAMES = ("snli", "sentiment140", "cifar10", "imagenet")
+SMALL: dict[str, dict[str, Any]] = {
+    "snli": {"hidden": 6, "classifier": 6},
+    "sentiment140": {"hidden": 6},
+    "cifar10": {"width": 4},
+    "imagenet": {"width": 4, "image_size": 16},
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    def make(name: str) -> dict[str, Any]:
+        write = {
+            "snli": write_snli,
+            "sentiment140": write_sentiment140,
+            "cifar10": write_cifar10,
+            "imagenet": write_imagenet,
+        }[name]
+        values = {"name": name, "data": str(write(tmp_path / name)), **SMALL[name]}
+        if name in ("snli", "sentiment140"):
+            values["vectors"] = str(write_vectors(tmp_path / "vectors.txt.gz"))
+        return values | {"num_clients": 3, "batch_size": 4}
+
+    return make
+
+
+def experiment(task: dict[str, Any], rounds: int = 3, **sections: Any) -> Experiment:
+    budget = {"rounds": rounds, "local_steps": 2}
+    return Experiment.from_dict({"task": task, "budget": budget, **sections})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_task_trains_resumes_and_evaluates(
+    name: str, settings: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    chosen = experiment(settings(name))
+    whole = execute(job_of(chosen), tmp_path / "whole")
+    assert whole.status == "finished"
+    figures = whole.summary["figures"]
+    assert set(figures) == {"test_loss", "test_accuracy", "train_loss", "train_accuracy"}
+    played = []
+
+    def stop() -> bool:
+        played.append(1)
+        return len(played) == 2
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(job_of(chosen), tmp_path / "cut", stop=stop)
+    resumed = execute(job_of(chosen), tmp_path / "cut")
+    assert len(resumed.history) == 3
+    assert torch.equal(resumed.x, whole.x)
+    assert resumed.summary["figures"] == figures
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_test_split_is_not_touched_in_tuning(
+    name: str, settings: Callable[[str], dict[str, Any]]
+) -> None:
+    task = experiment(settings(name) | {"evaluate_on": "validation"}).task.build(0, "cpu")
+    figures = task.evaluate(*task.initial())
+    assert set(figures) == {
+        "validation_loss", "validation_accuracy", "train_loss", "train_accuracy",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["snli", "sentiment140"])
+def test_a_task_keeps_the_contract(name: str, settings: Callable[[str], dict[str, Any]]) -> None:
+    check_task(experiment(settings(name)).task.build(0, "cpu"))
+
+
+def test_snli_learns(settings: Callable[[str], dict[str, Any]]) -> None:
+    chosen = experiment(
+        settings("snli") | {"hidden": 16, "classifier": 16, "similarity": 50, "batch_size": 16},
+        rounds=100,
+        schedule={"eta": 1.0, "gamma": 0.3},
+        record={"evaluate_every": 0},
+        algorithm="naive_parallel_clip",
+    )
+    figures = execute(job_of(chosen)).summary["figures"]
+    assert figures["train_accuracy"] > 0.7  # by chance 0.33
+    assert figures["test_accuracy"] > 0.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_defaults_are_the_papers_at_its_scale(name: str) -> None:
+    paper = read_experiment(None, [f"task={name}", "task.scale=paper"])
+    expected = {
+        "snli": (0.3, 0.03, 26825, 4, 64),
+        "sentiment140": (0.3, 0.03, 4000, 4, 128),
+        "cifar10": (1.0, 0.5, 14550, 8, 64),
+        "imagenet": (0.1, 1.0, 450_360, 64, 32),
+    }[name]
+    eta, gamma, iterations, local_steps, batch = expected
+    assert (paper.schedule.eta, paper.schedule.gamma) == (eta, gamma)
+    assert paper.budget.local_steps == local_steps
+    assert 0 <= paper.budget.rounds * local_steps - iterations < local_steps
+    assert isinstance(paper.task, DealtSettings)
+    assert (paper.task.batch_size, paper.task.num_clients) == (batch, 8)
+    again = Experiment.from_dict(json.loads(json.dumps(paper.to_dict())))
+    assert again == paper
+
+
+def test_more_local_steps_make_fewer_rounds_of_one_budget() -> None:
+    four, eight = (
+        read_experiment(None, ["task=snli", f"budget.local_steps={i}"]).budget for i in (4, 8)
+    )
+    assert four.rounds * 4 == eight.rounds * 8
+    fixed = read_experiment(None, ["task=snli", "budget.local_steps=8", "budget.rounds=7"])
+    assert fixed.budget.rounds == 7
+
+
+MIXED = """
+import torch
+from episode.federation.protocols import Draw
+from episode.tasks.neural import NeuralTask
+torch.manual_seed(0)
+model = torch.nn.RNN(16, 64)
+head = torch.randn(64)
+data = [(torch.randn(32, 9, 16), torch.randn(32))]
+loss = lambda m, b: ((m(b[0].transpose(0, 1))[0][-1].float() @ head - b[1]) ** 2).mean()
+gradients = []
+for precision in ("float32", "bfloat16"):
+    task = NeuralTask(model, data, loss, batch_size=32, precision=precision)
+    replica = task.objective()
+    value, blocks = replica.gradient(Draw(0, "local", 0))
+    assert value.dtype == replica.x.dtype == torch.float32
+    assert all(block.dtype == torch.float32 for block in blocks)
+    gradients.append(torch.cat([b.reshape(-1) for b in blocks]))
+cosine = torch.nn.functional.cosine_similarity(*gradients, dim=0)
+assert 0.98 < cosine < 1, cosine
+assert not torch.equal(*gradients)
+"""
+
+
+def test_mixed_precision_keeps_float32_vectors() -> None:
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+    command = [sys.executable, "-c", MIXED]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_processor_without_bfloat16_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "TRIAL", "import os; os.abort()")
+    precision._works_here.cache_clear()
+    with pytest.raises(EpisodeError, match="bfloat16 does not work on this processor"):
+        precision.check_precision("bfloat16", "cpu")
+    precision._works_here.cache_clear()
+
+
+def test_data_that_are_not_there_say_how_to_get_them() -> None:
+    with pytest.raises(EpisodeError, match="episode data fetch snli"):
+        job_of(read_experiment(None, ["task=snli"]))
+
+
+def write_silos(folder: Path, count: int = 3) -> Path:
+    for silo in range(count):
+        place = folder / f"silo{silo}"
+        place.mkdir(parents=True)
+        rows = [("good day" if k % 2 else "bad day", "yes" if k % 2 else "no") for k in range(30)]
+        if silo == 1:
+            lines = [json.dumps({"text": t, "label": y}) for t, y in rows]
+            (place / "a.jsonl").write_text("\n".join(lines) + "\n")
+        elif silo == 2:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+
+            columns = {"text": [t for t, _ in rows], "label": [y for _, y in rows]}
+            pq.write_table(pa.table(columns), place / "a.parquet")
+        else:
+            with (place / "a.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([("text", "label"), *rows])
+    return folder
+
+
+def silos(folder: Path, **settings: Any) -> Experiment:
+    task = {"name": "silos", "data": str(folder), "hidden": 8, "batch_size": 8, **settings}
+    return experiment(task, rounds=20, record={"evaluate_every": 0})
+
+
+def test_folders_of_csv_jsonl_and_parquet_are_a_federation(tmp_path: Path) -> None:
+    run = execute(job_of(silos(write_silos(tmp_path / "silos"))))
+    assert run.summary["figures"]["test_accuracy"] == 1.0
+
+
+def test_folders_of_images_are_a_federation(tmp_path: Path) -> None:
+    for silo in ("north", "south"):
+        write_imagenet(tmp_path / "silos" / silo)
+        (tmp_path / "silos" / silo / "val").rename(tmp_path / "silos" / silo / "test")
+    chosen = silos(tmp_path / "silos", model="resnet18", width=4, image_size=16)
+    task = chosen.task.build(0, "cpu")
+    assert [task.examples(c) for c in range(2)] == [36, 36]
+    assert set(task.evaluate(*task.initial())) >= {"test_accuracy", "train_accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("a.csv", "text,mood\nhi,yes\n", "has the columns text, mood, but no label: all silos"),
+        ("a.csv", "text,label\nhi,yes\nho,\n", "Row 2 of .*a.csv has no label"),
+        ("a.csv", "text,label\n", "a.csv has no rows"),
+        ("a.jsonl", '{"text": "hi", "label": 1}\n{"te', "Row 2 of .*a.jsonl cannot be read"),
+        ("a.parquet", "nonsense", "a.parquet is no parquet file"),
+        ("test.csv", "text,label\nhi,perhaps\n", "Row 1 of .*test.csv has the label 'perhaps'"),
+        ("a.txt", "hi", "has no data: put .csv"),
+    ],
+)
+def test_bad_silos_name_file_and_row(tmp_path: Path, file: str, content: str, message: str) -> None:
+    folder = write_silos(tmp_path / "silos")
+    (folder / "zzz").mkdir()
+    (folder / "zzz" / file).write_text(content)
+    with pytest.raises(EpisodeError, match=message):
+        job_of(silos(folder))
+
+
+def test_csv_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    folder = write_silos(tmp_path / "silos")
+    (folder / "silo0" / "a.csv").write_bytes(b"text,label\ncaf\xe9,yes\n")
+    with pytest.raises(EpisodeError, match="is not UTF-8"):
+        job_of(silos(folder))
+
+
+def test_a_task_of_ones_own_runs_from_its_file(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "my_task.py"
+    chosen = read_experiment(None, [f"task={example}:Waves", "task.noise=0.2"])
+    assert chosen.name.startswith("Waves-episode-")
+    run = execute(job_of(chosen), tmp_path / "run")
+    assert run.summary["figures"]["test_accuracy"] > 0.9
+    assert read_experiment(tmp_path / "run") == chosen
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "message"),
+    [
+        ("x = 1/0", "MyTask", "cannot be imported: ZeroDivisionError in line 1"),
+        ("def f(:", "MyTask", "cannot be imported: SyntaxError in line 1"),
+        ("class Mine: pass", "MyTask", "There is no task in .* 'MyTask'"),
+        ("class MyTask: pass", "MyTask", "is a class, but no TaskSettings"),
+        ("def f(): pass", "", "Say which task"),
+    ],
+)
+def test_a_bad_task_file_is_a_sentence(tmp_path: Path, text: str, name: str, message: str) -> None:
+    (tmp_path / "t.py").write_text(text)
+    with pytest.raises(EpisodeError, match=message):
+        read_experiment(None, [f'task="{tmp_path}/t.py:{name}"'])
+    with pytest.raises(EpisodeError, match="There is no file"):
+        read_experiment(None, ["task=none.py:MyTask"])
