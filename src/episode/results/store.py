@@ -132,12 +132,16 @@ def _below(folder: Path) -> list[Path]:
 
 def dumps(values: Any, indent: int | None = None) -> str:
     """Strict JSON: NaN and infinities become the strings "NaN", "Infinity", "-Infinity"."""
-    return json.dumps(_jsonable(values), allow_nan=False, indent=indent)
+    try:
+        return json.dumps(values, allow_nan=False, indent=indent)
+    except ValueError:
+        return json.dumps(_jsonable(values), allow_nan=False, indent=indent)
 
 
 def loads(text: str) -> Any:
     """What `dumps` wrote."""
-    return _finite_or_not(json.loads(text))
+    values = json.loads(text)
+    return _finite_or_not(values) if 'NaN"' in text or 'Infinity"' in text else values
 
 
 def _jsonable(value: Any) -> Any:

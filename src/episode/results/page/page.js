@@ -63,12 +63,15 @@ function layout(xTitle, yTitle, more) {
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
   return { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
     font: { color: ink, size: 13, family: "system-ui, sans-serif" },
-    margin: { l: 60, r: 12, t: 12, b: 50 }, hovermode: "closest",
+    margin: { l: 60, r: 12, t: 34, b: 50 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: dark() ? "#8a8f98" : "#8a8a8a", activecolor: ink }, hovermode: "closest",
     hoverlabel: { namelength: -1 },
     xaxis: { ...axis, title: { text: xTitle } }, yaxis: { ...axis, title: { text: yTitle } },
     ...more };
 }
-const CONFIG = { responsive: true, displaylogo: false };
+// Named one by one: plotly's own choice has a button that sends the figures to its makers.
+const BUTTONS = [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]];
+const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: BUTTONS };
 
 function traces(axis, figure, view) {
   const found = [];
@@ -139,7 +142,9 @@ const draw = {
         marker: { color: style, size: 5 }, meta: "clipped" },
       { x, y: c.threshold.map(plain), name: "γ/η", mode: "lines", meta: "threshold",
         line: { color: dark() ? "#ffffff" : "#000000", width: 1.5, dash: "dash" } }];
-    const plan = layout(AXES[axis], title, { showlegend: true, legend: { orientation: "h", y: 1.12 } });
+    const plan = layout(AXES[axis], title, { showlegend: true,
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 } });
+    plan.margin = { ...plan.margin, t: 80 };
     plan.yaxis.type = "log";
     return Plotly.react("clipping", data, plan, CONFIG);
   },
@@ -279,7 +284,7 @@ function setTheme() {
 }
 
 function listen() {
-  const on = (ids, act) => ids.forEach((id) => $(id).addEventListener("input", act));
+  const on = (ids, act) => ids.forEach((id) => $(id).addEventListener("change", act));
   on(["figure", "logx", "logy"], () => refresh("curves"));
   on(["axis"], () => refresh("curves", "drift", "clipping"));
   on(["view"], () => refresh("curves", "drift"));
@@ -287,7 +292,7 @@ function listen() {
   on(["clipping-run"], () => refresh("clipping"));
   on(["partition-choice"], () => refresh("partition"));
   on(["target-figure"], () => { suggestTarget(); fillTargets(); });
-  on(["target"], fillTargets);
+  $("target").addEventListener("input", fillTargets);
   on(["theme"], setTheme);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
   addEventListener("beforeprint", () => {
