@@ -17,8 +17,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from episode import cli_experiments, cli_recipes
 from episode.cli_data import data_commands, partition, shortcuts, show_log
-from episode.cli_experiments import Track, register
 from episode.errors import ClientError, ClusterError, EpisodeError
 from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
 from episode.version import __version__
@@ -109,7 +109,7 @@ def run(
     model: Annotated[str | None, typer.Option(help="The task's model, such as lstm.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the folder's run stopped.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Check and print the config, run nothing.")] = False,
-    track: Track = False,
+    track: cli_experiments.Track = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -203,7 +203,8 @@ def verify(as_json: AsJson = False) -> None:
 
 app.command(epilog="Example: episode partition digits --similarity 30")(partition)
 app.add_typer(data_commands, name="data")
-register(app)
+cli_experiments.register(app)
+cli_recipes.register(app)
 
 
 def _restarted() -> bool:
