@@ -7,28 +7,25 @@ Exit codes: 0 done, 1 the run failed or a check did not hold, 2 a mistake in wha
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from episode import cli_theory
+from episode import cli_experiments, cli_recipes, cli_theory
 from episode.cli_data import data_commands, partition, shortcuts, show_log
 from episode.errors import ClientError, ClusterError, EpisodeError
+from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
 from episode.version import __version__
 
 if TYPE_CHECKING:
-    from episode.engines.cluster import Cluster
     from episode.experiments.records import Observe
     from episode.experiments.run import Job
 
@@ -39,14 +36,6 @@ app = typer.Typer(
     help="Federated training that does not blow up: EPISODE and its family of algorithms.",
     pretty_exceptions_enable=False,
 )
-cli_theory.register(app)
-app.add_typer(data_commands, name="data")
-app.command(epilog="Example: episode partition digits --similarity 30")(partition)
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
 
 
 def main() -> NoReturn:
@@ -92,11 +81,11 @@ def demo(
     if folder is None:
         usual = (seed, rounds) == (0, 60)
         folder = Path("runs/demo" if usual else f"runs/demo-seed{seed}-rounds{rounds}")
-    with _progress(quiet) as progress, _stoppable(f"episode demo --folder {folder}") as stop:
+    with _progress(quiet) as progress, stoppable(f"episode demo --folder {folder}") as stop:
         runs = run_demo(folder, seed, rounds, lambda name, e: _bar(progress, name, e, quiet), stop)
     rows = comparison(runs)
     if as_json:
-        out.print_json(data=_strict(rows))
+        out.print_json(data=strict(rows))
         return
     out.print(as_table(rows, f"{len(names)} algorithms, one budget: digits, labels sorted"))
     out.print()
@@ -127,6 +116,7 @@ def run(
     resume: Annotated[bool, typer.Option(help="Go on where the folder's run stopped.")] = False,
     monitor: Annotated[bool, typer.Option(help="Warn when the run leaves the theory.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Check and print the config, run nothing.")] = False,
+    track: cli_experiments.Track = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -138,6 +128,7 @@ def run(
     """
     from episode.experiments.config import read_experiment, to_toml
     from episode.experiments.run import execute, job_of, join
+    from episode.experiments.sweep import observers
 
     settings = [*shortcuts(task, data, model), *(settings or [])]
     experiment, cluster = join(lambda: read_experiment(config, settings))
@@ -156,18 +147,19 @@ def run(
                 f"{folder} holds a run already: go on with --resume, or choose another --folder."
             )
         again = f"episode run {folder} --resume"
-        with _progress(quiet or not speaks) as progress, _stoppable(again, cluster) as stop:
-            observe = _bar(progress, experiment.algorithm.label, experiment, quiet or not speaks)
+        with _progress(quiet or not speaks) as progress, stoppable(again, cluster) as stop:
+            bar = _bar(progress, experiment.algorithm.label, experiment, quiet or not speaks)
             if monitor and speaks:
-                job, observe = _watched(job, observe)
-            result = execute(job, folder, observe, stop)
+                job, bar = _watched(job, bar)
+            with observers(folder, track and speaks, bar) as observe:
+                result = execute(job, folder, observe, stop)
     if cluster:
         cluster.leave()
     summary = {**result.summary, "folder": str(folder)}
     if not speaks:
         return
     if as_json:
-        out.print_json(data=_strict(summary))
+        out.print_json(data=strict(summary))
     else:
         _print_summary(summary)
 
@@ -211,11 +203,18 @@ def verify(as_json: AsJson = False) -> None:
             out.print(str(check), markup=False)
     failed = sum(not check.passed for check in done)
     if as_json:
-        out.print_json(data=_strict([vars(c) | {"passed": c.passed} for c in done]))
+        out.print_json(data=strict([vars(c) | {"passed": c.passed} for c in done]))
     else:
         out.print(f"{len(done) - failed} of {len(done)} checks hold.")
     if failed:
         raise typer.Exit(1)
+
+
+app.command(epilog="Example: episode partition digits --similarity 30")(partition)
+app.add_typer(data_commands, name="data")
+cli_experiments.register(app)
+cli_recipes.register(app)
+cli_theory.register(app)
 
 
 def _watched(job: Job, observe: Observe) -> tuple[Job, Observe]:
@@ -228,33 +227,6 @@ def _watched(job: Job, observe: Observe) -> tuple[Job, Observe]:
 def _restarted() -> bool:
     """Whether torchrun has started this process anew, after one of the run was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
-@contextmanager
-def _stoppable(again: str, cluster: Cluster | None = None) -> Iterator[Callable[[], bool]]:
-    """Ctrl-C ends the run after its round, saved, and says how to go on; twice, at once.
-
-    (torchrun passes on what its processes have heard from the terminal already: there, once.)
-    """
-    asked: list[int] = []
-
-    def ask(number: int, frame: object) -> None:
-        if asked and cluster is None:
-            raise KeyboardInterrupt
-        if not asked and cluster is None:
-            err.print("Stopping after this round (Ctrl-C again stops at once) ...", markup=False)
-        asked.append(number)
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield lambda: bool(asked)
-    except KeyboardInterrupt:
-        if cluster is None or cluster.writes:
-            under = f"torchrun --nproc-per-node {cluster.size} -m " if cluster else ""
-            err.print(f"Stopped. Go on with: {under}{again}", markup=False)
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -323,12 +295,6 @@ def _verdict(rows: dict[str, dict[str, Any]]) -> str:
     if failed:
         text += f" Worse than guessing (loss above {guessing:.2f}): {', '.join(failed)}."
     return text
-
-
-def _strict(values: Any) -> Any:
-    from episode.results.store import dumps
-
-    return json.loads(dumps(values))
 
 
 def _fail(message: str, code: int) -> NoReturn:

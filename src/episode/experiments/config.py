@@ -211,9 +211,9 @@ class Experiment(Section):
 
 def read_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experiment:
     """An experiment from a TOML file (or a run's folder) and overrides like `schedule.eta=0.3`."""
-    values = _read(path) if path else {}
+    values = read_values(path) if path else {}
     for override in overrides:
-        _override(values, override)
+        apply_override(values, override)
     experiment = Experiment.from_dict(values)
     experiment.plan()
     return experiment
@@ -236,7 +236,8 @@ def identity_of(values: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_values(path: Path) -> dict[str, Any]:
+    """The nested values of a TOML file, or of a run's folder."""
     try:
         if path.is_dir():
             values = dict(json.loads((path / "config.json").read_text()))
@@ -256,14 +257,20 @@ def _read(path: Path) -> dict[str, Any]:
         raise EpisodeError(f"The config {path} cannot be read: {error.strerror}.") from None
 
 
-def _override(values: dict[str, Any], override: str) -> None:
+def parse_value(text: str) -> Any:
+    """A TOML value, or a bare word, such as a name."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def apply_override(values: dict[str, Any], override: str) -> None:
+    """Sets one of the nested values, as in `schedule.eta=0.3`."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise EpisodeError(f"--set {override!r} is not of the form section.key=value.")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a bare word, such as a name
+    value = parse_value(text)
     *path, last = key.strip().split(".")
     for part in path:
         if isinstance(values.get(part), str) and part in NAMED:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,14 +85,63 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
     return records
 
 
+def write_text(path: Path, text: str) -> None:
+    """The whole text or nothing: written beside, synced, renamed."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The whole content or nothing."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def find_runs(folders: Sequence[Path]) -> list[StoredRun]:
+    """The runs in these folders, and in folders below those that are none themselves."""
+    found: dict[Path, StoredRun] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise EpisodeError(f"There is no folder {folder}: give a run's folder, or a sweep's.")
+        below = [folder] if (folder / CONFIG).is_file() else _below(folder)
+        if not below:
+            raise EpisodeError(
+                f"{folder} is not a run's folder and holds none: no {CONFIG} is in it."
+            )
+        for path in below:
+            found.setdefault(path.resolve(), read_run(path))
+    return list(found.values())
+
+
+def _below(folder: Path) -> list[Path]:
+    """Runs in the order of their sweep, where there is one; else by name."""
+    plan = folder / "sweep.json"
+    names = read_json(plan)["runs"] if plan.exists() else []
+    planned = [folder / name for name in names if (folder / name / CONFIG).is_file()]
+    rest = sorted(path.parent for path in folder.rglob(CONFIG))
+    return list(dict.fromkeys([*planned, *rest]))
+
+
 def dumps(values: Any, indent: int | None = None) -> str:
     """Strict JSON: NaN and infinities become the strings "NaN", "Infinity", "-Infinity"."""
-    return json.dumps(_jsonable(values), allow_nan=False, indent=indent)
+    try:
+        return json.dumps(values, allow_nan=False, indent=indent)
+    except ValueError:
+        return json.dumps(_jsonable(values), allow_nan=False, indent=indent)
 
 
 def loads(text: str) -> Any:
     """What `dumps` wrote."""
-    return _finite_or_not(json.loads(text))
+    values = json.loads(text)
+    return _finite_or_not(values) if 'NaN"' in text or 'Infinity"' in text else values
 
 
 def _jsonable(value: Any) -> Any:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from episode.data.partition import by_similarity
 from episode.models.elman import ElmanClassifier
 from episode.randomness import derive, permutation
-from episode.tasks.dealt import Deal
+from episode.tasks.dealt import VALIDATION_SHARE, Deal
 from episode.tasks.neural import NeuralTask
 from episode.tasks.settings import TaskSettings
 
@@ -40,16 +40,19 @@ class Digits(TaskSettings):
     hidden: int = Field(default=64, ge=1)
     time_steps: Literal[1, 2, 4, 8, 16, 32, 64] = 16
     dtype: Literal["float32", "float64"] = "float32"
+    evaluate_on: Literal["test", "validation"] = "test"
+    """The test split is for reporting; tune on the validation split, a tenth of the rest."""
 
     def build(self, seed: int, device: str) -> NeuralTask:
         images, labels = (t.to(device) for t in _load(self.time_steps, getattr(torch, self.dtype)))
-        test, train = (part.to(device) for part in _split(len(labels)))
+        held_out, train = (p.to(device) for p in _split(len(labels), self.evaluate_on))
         parts = by_similarity(labels[train].cpu(), self.num_clients, self.similarity, seed)
         clients = [(images[train[p]], labels[train[p]]) for p in (p.to(device) for p in parts)]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(seed, "initial model"))
             model = ElmanClassifier(PIXELS // self.time_steps, self.hidden, CLASSES)
-        everything = {"test": (images[test], labels[test]), "train": (images[train], labels[train])}
+        splits = {self.evaluate_on: held_out, "train": train}
+        everything = {name: (images[part], labels[part]) for name, part in splits.items()}
         return NeuralTask(
             model.to(device, images.dtype),
             clients,
@@ -62,16 +65,19 @@ class Digits(TaskSettings):
     def deal(self, seed: int) -> Deal:
         """Who has which digits: what `episode partition` shows."""
         _, labels = _load(self.time_steps, torch.float32)
-        labels = labels[_split(len(labels))[1]]
+        labels = labels[_split(len(labels), self.evaluate_on)[1]]
         parts = by_similarity(labels, self.num_clients, self.similarity, seed)
         return Deal(labels, tuple(map(str, range(CLASSES))), parts)
 
 
-def _split(count: int) -> tuple[Tensor, Tensor]:
-    """The test and the training examples."""
+def _split(count: int, evaluate_on: str) -> tuple[Tensor, Tensor]:
+    """The held-out and the training examples; whoever validates never sees the test ones."""
     order = permutation(count, 0, "digits", "test")
     tested = round(TEST_SHARE * count)
-    return order[:tested], order[tested:]
+    if evaluate_on == "test":
+        return order[:tested], order[tested:]
+    validated = tested + round(VALIDATION_SHARE * (count - tested))
+    return order[tested:validated], order[validated:]
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -1,0 +1,155 @@
+"""The command line's experiments: `sweep`, `compare`, `report`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from episode.display import SweepDisplay
+from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a value, section.key=value; may be repeated."),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Runs at once.", show_default="one per core"),
+]
+Track = Annotated[bool, typer.Option(help="Write TensorBoard events into each run's folder.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    example = "Example: episode sweep --over algorithm=celgc,episode --over seed=0..2"
+    app.command(epilog=example)(sweep)
+    app.command(epilog="Example: episode compare runs/demo/celgc runs/demo/episode")(compare)
+    app.command(epilog="Example: episode report runs/demo")(report)
+
+
+def sweep(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML file; it may hold a [sweep] table of lists.")
+    ] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting and its values: key=a,b,c or seed=0..4; may be repeated."),
+    ] = None,
+    settings: Settings = None,
+    folder: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/sweep"),
+    jobs: Jobs = None,
+    track: Track = False,
+    dry_run: Annotated[bool, typer.Option(help="List the runs, run nothing.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a product of settings: algorithms x I x s x seeds, and whatever else a config has.
+
+    Runs that have ended are skipped, those that were stopped go on, and a diverged one is a
+    result. At the end: one table with means and spreads over seeds, also as files in the folder.
+    """
+    from episode.experiments.grid import read_grid
+    from episode.experiments.sweep import Orders, write_plan
+    from episode.experiments.sweep import sweep as play
+    from episode.results.groups import grouped
+    from episode.results.sheets import brief_sheet, final_sheet
+    from episode.results.store import read_run
+
+    experiments, axes = read_grid(config, settings or [], over or [])
+    if dry_run:
+        names = [e.name for e in experiments]
+        out.print_json(data=names) if as_json else out.print("\n".join(names), markup=False)
+        return
+    with stoppable(command_line()) as stop, SweepDisplay(len(experiments), quiet) as display:
+        write_plan(folder, axes, experiments)
+        outcomes = play(experiments, Orders(folder, jobs, track, stop), display)
+    groups = grouped([read_run(folder / e.name) for e in experiments])
+    final_sheet(groups).write(folder / "table")
+    if as_json:
+        out.print_json(data=strict({"folder": str(folder), "runs": [vars(o) for o in outcomes]}))
+    else:
+        out.print(brief_sheet(groups, f"{len(experiments)} runs in {folder}").terminal())
+        out.print(f"Table: {folder}/table.md, .tex, .csv   Report: episode report {folder}")
+    failed = [o for o in outcomes if o.status == "failed"]
+    for outcome in failed:
+        err.print(f"{outcome.name} failed: {outcome.reason}", markup=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: a table, and what differs in their configs."""
+    from episode.results.groups import differing_keys, grouped, settings_of
+    from episode.results.sheets import Sheet, brief_sheet
+    from episode.results.store import find_runs
+
+    runs = find_runs(folders)
+    groups = grouped(runs)
+    settings = [settings_of(run.config) for run in runs]
+    differing = differing_keys(settings)
+    if as_json:
+        rows: list[dict[str, Any]] = [
+            {
+                "folder": str(run.folder),
+                "status": run.status,
+                "settings": {k: s.get(k) for k in differing},
+                "summary": run.summary,
+            }
+            for run, s in zip(runs, settings, strict=True)
+        ]
+        out.print_json(data=strict(rows))
+        return
+    out.print(brief_sheet(groups).terminal())
+    out.print()
+    if not differing:
+        out.print("Their configs are the same.")
+        return
+    if len(runs) > 8:
+        values = [
+            [k, ", ".join(dict.fromkeys(_short(s.get(k)) for s in settings))] for k in differing
+        ]
+        out.print(Sheet("What differs", ["setting", "values"], values, left=2).terminal())
+        return
+    rows_ = [[k, *(_short(s.get(k)) for s in settings)] for k in differing]
+    heads = ["setting", *(run.folder.name for run in runs)]
+    out.print(Sheet("What differs", heads, rows_, left=len(heads)).terminal())
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write.", show_default="report.html"),
+    ] = None,
+    title: Annotated[str, typer.Option(help="What stands at the top.")] = "",
+) -> None:
+    """Write one HTML file about runs: opens offline, with every figure in it.
+
+    Curves by rounds, exchanges, bytes, gradients and seconds; cost to a target; clipping; drift;
+    who has which labels; the final table over seeds; and the commands that repeat each run.
+    """
+    from episode.experiments.extras import extras_of, report_path
+    from episode.results.report import write_report
+    from episode.results.store import find_runs
+
+    runs = find_runs(folders)
+    path = output or report_path(folders)
+    write_report(runs, path, title, extras_of(runs))
+    out.print(f"{path}   ({path.stat().st_size / 1e6:.1f} MB, {len(runs)} runs)", markup=False)
+
+
+def command_line() -> str:
+    """What the user typed, to be typed again."""
+    return shlex.join(["episode", *sys.argv[1:]])
+
+
+def _short(value: Any) -> str:
+    text = "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,336 @@
+"""Settings chosen fairly: a study in a folder, on which several processes may work.
+
+Optuna keeps the trials in SQLite. What a trial costs is a run in a folder of its own, so nothing
+that has been played is played again. Whoever works on a trial holds a lock on it; a trial whose
+lock is free was left by a process that is gone, and the next one goes on with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from episode.errors import EpisodeError, differences
+from episode.experiments.config import Experiment, to_toml
+from episode.experiments.records import Record
+from episode.experiments.search import Range, Space, describe, experiment_at
+from episode.experiments.sweep import play
+from episode.randomness import derive
+from episode.results import store
+
+STUDY = "study.json"
+DATABASE = "study.db"
+RUNS = "runs"
+BEST = "best.toml"
+LOCKS = "locks"
+
+Sampler = Literal["grid", "tpe"]
+Pruner = Literal["none", "median", "hyperband"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is searched, and how; two processes with the same study work on the same one."""
+
+    folder: Path
+    values: Mapping[str, Any]
+    """The config, but for what is searched."""
+    space: Space
+    sampler: Sampler = "grid"
+    pruner: Pruner = "none"
+    trials: int | None = None
+    """How many are wanted in all; a grid has as many as it has points."""
+    seed: int = 0
+    metric: str | None = None
+    maximise: bool | None = None
+
+    def base(self) -> Experiment:
+        """The experiment before anything is searched."""
+        return experiment_at(self.values, {}, self.split())
+
+    def split(self) -> str | None:
+        """The validation split, where a task has one: the test split is for reporting."""
+        plain = experiment_at(self.values, {}, None)
+        return "validation" if hasattr(plain.task, "evaluate_on") else None
+
+    def judged_by(self) -> tuple[str, bool]:
+        """The figure that is compared, and whether more of it is better."""
+        if self.metric is not None:
+            better = "accuracy" in self.metric if self.maximise is None else self.maximise
+            return self.metric, better
+        return ("validation_accuracy", True) if self.split() else ("value", False)
+
+    @property
+    def wanted(self) -> int:
+        """How many trials there are to be."""
+        if self.sampler == "grid":
+            return math.prod(len(v) for v in self.space.values() if isinstance(v, list))
+        return self.trials or 20
+
+    def description(self) -> dict[str, Any]:
+        """What makes it this study; how many trials are wanted may change."""
+        metric, maximise = self.judged_by()
+        return {
+            "config": self.base().to_dict(),
+            "space": describe(self.space),
+            "sampler": self.sampler,
+            "pruner": self.pruner,
+            "seed": self.seed,
+            "metric": metric,
+            "maximise": maximise,
+        }
+
+
+@dataclass
+class Trial:
+    """One point of the space and what it came to."""
+
+    number: int
+    point: dict[str, Any]
+    status: str
+    value: float | None
+    experiment: Experiment
+
+
+@dataclass
+class Tuner:
+    """Works on a study until it has all its trials."""
+
+    study: Study
+    watch: Callable[[str, Experiment], Callable[[Record], None] | None] = field(
+        default=lambda name, experiment: None
+    )
+    stop: Callable[[], bool] | None = None
+
+    def run(self) -> list[Trial]:
+        """Plays what is missing, and returns all trials, the best first."""
+        _check(self.study)
+        folder = self.study.folder
+        (folder / LOCKS).mkdir(parents=True, exist_ok=True)
+        with _locked(folder / LOCKS / "study"):
+            _claim(self.study)
+            opened = _open(self.study)
+        while (mine := self._next(opened)) is not None:
+            trial, lock = mine
+            with lock:
+                self._play(opened, trial)
+        found = trials_of(self.study, opened)
+        _write_best(self.study, found)
+        return found
+
+    def _next(self, opened: Any) -> tuple[Any, IO[str]] | None:
+        """A trial nobody works on: one that was left, or a new one; None if all are there."""
+        optuna = _optuna()
+        state = optuna.trial.TrialState
+        with _locked(self.study.folder / LOCKS / "study"):
+            for frozen in opened.get_trials(deepcopy=False, states=(state.RUNNING,)):
+                lock = _try_lock(self._lock_of(frozen.number))
+                if lock is None:
+                    continue
+                if frozen.params.keys() == self.study.space.keys():
+                    return optuna.trial.Trial(opened, frozen._trial_id), lock
+                opened.tell(frozen.number, state=state.FAIL)  # killed before it was a point
+                lock.close()
+            done = opened.get_trials(
+                deepcopy=False, states=(state.COMPLETE, state.PRUNED, state.RUNNING)
+            )
+            if len(done) >= self.study.wanted:
+                return None
+            opened.sampler = _sampler(self.study, len(done))
+            trial = opened.ask()
+            lock = _try_lock(self._lock_of(trial.number))
+            assert lock is not None
+            for name, values in self.study.space.items():
+                _suggest(trial, name, values)
+            # Told of the last point, a grid sampler would stop a loop of Optuna's; there is none.
+            opened.sampler = optuna.samplers.RandomSampler(seed=0)
+            return trial, lock
+
+    def _play(self, opened: Any, trial: Any) -> None:
+        state = _optuna().trial.TrialState
+        study = self.study
+        metric, maximise = study.judged_by()
+        experiment = experiment_at(study.values, trial.params, study.split())
+        show = self.watch(f"trial {trial.number}", experiment)
+        reported = set(opened.trials[trial.number].intermediate_values)
+        per_round = experiment.plan().rounds_of_one_step
+        pruned = bool(reported) and trial.should_prune()
+
+        def observe(record: Record) -> None:
+            nonlocal pruned
+            if show is not None:
+                show(record)
+            value = record.get("figures", {}).get(metric)
+            step = (record["round"] + 1) // per_round
+            if value is not None and math.isfinite(value) and step not in reported:
+                trial.report(value, step)
+                reported.add(step)
+                pruned = pruned or trial.should_prune()
+
+        def stop() -> bool:
+            return pruned or (self.stop is not None and self.stop())
+
+        try:
+            summary = play(experiment, study.folder / RUNS / experiment.name, observe, stop)
+        except KeyboardInterrupt:
+            if not pruned:
+                raise
+            opened.tell(trial, state=state.PRUNED)
+            return
+        figures = summary["figures"]
+        if metric not in figures and summary["status"] == "finished":
+            names = ", ".join(sorted(figures)) or "none"
+            raise EpisodeError(f"There is no figure {metric!r}: choose --metric from {names}.")
+        value = figures.get(metric, math.nan)
+        if summary["status"] != "finished" or not math.isfinite(value):
+            value = -math.inf if maximise else math.inf
+        opened.tell(trial, value)
+
+    def _lock_of(self, number: int) -> Path:
+        return self.study.folder / LOCKS / f"trial-{number}"
+
+
+def trials_of(study: Study, opened: Any) -> list[Trial]:
+    """All trials, the best first; a point that came up twice counts once."""
+    _, maximise = study.judged_by()
+    found: dict[str, Trial] = {}
+    for frozen in opened.get_trials(deepcopy=False):
+        if frozen.params.keys() != study.space.keys() or not frozen.state.is_finished():
+            continue
+        experiment = experiment_at(study.values, frozen.params, study.split())
+        value = frozen.value if frozen.value is not None else None
+        status = frozen.state.name.lower()
+        if value is not None and not math.isfinite(value):
+            status, value = "diverged", None
+        trial = Trial(frozen.number, dict(frozen.params), status, value, experiment)
+        found.setdefault(experiment.id, trial)
+
+    def rank(trial: Trial) -> tuple[bool, float, int]:
+        known = trial.value is not None and trial.status == "complete"
+        value = trial.value if known and trial.value is not None else 0.0
+        return not known, -value if maximise else value, trial.number
+
+    return sorted(found.values(), key=rank)
+
+
+def _write_best(study: Study, trials: list[Trial]) -> None:
+    """The best config, to be run and reported on the test split."""
+    if not trials or trials[0].status != "complete":
+        return
+    split = "test" if study.split() else None
+    chosen = experiment_at(study.values, trials[0].point, split)
+    store.write_text(study.folder / BEST, to_toml(chosen.to_dict()) + "\n")
+
+
+def _check(study: Study) -> None:
+    if not study.space:
+        raise EpisodeError("A study needs something to search: --search schedule.eta=0.01..1.")
+    ranges = [k for k, v in study.space.items() if isinstance(v, Range)]
+    if study.sampler == "grid" and ranges:
+        raise EpisodeError(
+            f"A grid needs lists of values, but {ranges[0]} is a range: "
+            "list them, or use --sampler tpe."
+        )
+    first: dict[str, Any] = {
+        k: v[0] if isinstance(v, list) else (round(v.low) if v.whole else v.low)
+        for k, v in study.space.items()
+    }
+    experiment_at(study.values, first, study.split())  # a mistake in a key is found at once
+
+
+def _claim(study: Study) -> None:
+    """Makes the folder this study's, or refuses one that is another's."""
+    path = study.folder / STUDY
+    ours = store.loads(store.dumps(study.description()))
+    if not path.exists():
+        store.write_text(path, store.dumps(ours, indent=2) + "\n")
+        return
+    if differing := differences(store.read_json(path), ours):
+        raise EpisodeError(
+            f"The study in {study.folder} is another one (they differ in "
+            f"{', '.join(differing)}): choose another --folder."
+        )
+
+
+def _open(study: Study) -> Any:
+    optuna = _optuna()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    _, maximise = study.judged_by()
+    try:
+        return optuna.create_study(
+            storage=f"sqlite:///{study.folder / DATABASE}",
+            study_name="episode",
+            direction="maximize" if maximise else "minimize",
+            pruner=_pruner(study),
+            load_if_exists=True,
+        )
+    except Exception as error:
+        if "SQL" in type(error).__module__ or "sqlalchemy" in type(error).__module__:
+            raise EpisodeError(f"The study {study.folder / DATABASE} is damaged.") from None
+        raise
+
+
+def _sampler(study: Study, done: int) -> Any:
+    """A sampler whose choice depends on the seed and the trials so far, and on nothing else."""
+    samplers = _optuna().samplers
+    seed = derive(study.seed, "tune", done) % 2**31
+    if study.sampler == "grid":
+        return samplers.GridSampler(study.space, seed=study.seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(3, study.wanted // 3)))
+
+
+def _pruner(study: Study) -> Any:
+    pruners = _optuna().pruners
+    if study.pruner == "none":
+        return pruners.NopPruner()
+    rounds = study.base().budget.rounds
+    if study.pruner == "median":
+        return pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=rounds // 5)
+    return pruners.HyperbandPruner(min_resource=max(1, rounds // 9), max_resource=rounds)
+
+
+def _suggest(trial: Any, name: str, values: list[Any] | Range) -> None:
+    if isinstance(values, list):
+        trial.suggest_categorical(name, values)
+    elif values.whole:
+        trial.suggest_int(name, round(values.low), round(values.high))
+    else:
+        trial.suggest_float(name, values.low, values.high, log=values.low > 0)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Waits for its turn; whoever holds it does so for moments only."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _try_lock(path: Path) -> IO[str] | None:
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    lock.write(str(os.getpid()))
+    return lock
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise EpisodeError(
+            "Tuning needs optuna: pip install 'episode-fl[tune]' -c constraints.txt."
+        ) from None
+    return optuna

@@ -1,0 +1,142 @@
+"""Runs that differ in their seed alone, together: means and spreads over seeds."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from episode.errors import EpisodeError
+from episode.results.store import StoredRun
+
+NOT_SETTINGS = (
+    "id",
+    "made_by",
+    "engine.name",
+    "engine.workers",
+    "engine.timeout_seconds",
+    "record.checkpoint_seconds",
+)
+"""Keys of a config that do not decide a run's result."""
+LEADING = ("test_accuracy", "validation_accuracy", "train_loss", "gap", "value")
+"""Figures that come first, where a run has them."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one configuration, over seeds."""
+
+    settings: dict[str, Any]
+    """The values of the settings in which the groups differ."""
+    runs: list[StoredRun]
+
+    @property
+    def label(self) -> str:
+        """The algorithm."""
+        return self.runs[0].label
+
+    @property
+    def ended(self) -> list[StoredRun]:
+        """Those with figures to take a mean of."""
+        return [r for r in self.runs if r.status == "finished"]
+
+    def status(self) -> str:
+        """How they ended, in a few words."""
+        counts = {s: sum(r.status == s for r in self.runs) for s in ("diverged", "failed")}
+        counts["not finished"] = sum(r.status == "running" for r in self.runs)
+        parts = [f"{n} {s}" for s, n in counts.items() if n]
+        if not parts:
+            return "finished"
+        return ", ".join(parts) if len(self.runs) > 1 else parts[0].partition(" ")[2]
+
+    def figure(self, name: str) -> Spread | None:
+        """A final figure over the finished runs."""
+        values = [r.summary["figures"].get(name) for r in self.ended]
+        known = [float(v) for v in values if isinstance(v, (int, float))]
+        return Spread.of(known) if known else None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation (n - 1) of some runs."""
+
+    mean: float
+    deviation: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        finite = all(map(math.isfinite, values))
+        deviation = statistics.stdev(values) if len(values) > 1 and finite else None
+        return cls(statistics.fmean(values), deviation, len(values))
+
+    def text(self, digits: int = 3) -> str:
+        """`0.881 ± 0.038`, or the one value."""
+        mean = _number(self.mean, digits)
+        return mean if self.deviation is None else f"{mean} ± {_number(self.deviation, digits)}"
+
+
+def grouped(runs: Sequence[StoredRun]) -> list[Group]:
+    """The groups of these runs, in order of first appearance; refuses runs of different tasks."""
+    check_one_task(runs)
+    found: dict[str, list[StoredRun]] = {}
+    flat: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        settings = settings_of(run.config)
+        settings.pop("seed", None)
+        key = json.dumps(settings, sort_keys=True)
+        flat[key] = settings
+        found.setdefault(key, []).append(run)
+    differing = differing_keys(flat.values())
+    return [Group({k: flat[key].get(k) for k in differing}, runs) for key, runs in found.items()]
+
+
+def check_one_task(runs: Sequence[StoredRun]) -> None:
+    """Figures of different tasks cannot be compared."""
+    tasks = sorted({task_of(run) for run in runs})
+    if len(tasks) > 1:
+        raise EpisodeError(
+            f"These are runs of different tasks ({', '.join(tasks)}), which one table cannot "
+            "compare: give runs of one task."
+        )
+
+
+def task_of(run: StoredRun) -> str:
+    """The task's name."""
+    return str(run.config.get("task", {}).get("name", "unknown"))
+
+
+def settings_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A config as dotted keys, without those that do not decide a result."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        name = prefix + key
+        if isinstance(value, Mapping):
+            found |= settings_of(value, f"{name}.")
+        elif name not in NOT_SETTINGS:
+            found[name] = value
+    return found
+
+
+def differing_keys(settings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The keys whose values are not the same everywhere, algorithm first."""
+    listed = list(settings)
+    keys = dict.fromkeys(k for s in listed for k in s)
+    differing = [k for k in keys if len({json.dumps(s.get(k)) for s in listed}) > 1]
+    return sorted(differing, key=lambda k: (not k.startswith("algorithm"), k))
+
+
+def figure_names(runs: Sequence[StoredRun]) -> list[str]:
+    """All figures that these runs were evaluated by, the leading ones first."""
+    names = dict.fromkeys(n for r in runs for n in r.summary.get("figures", {}))
+    for run in runs:
+        if "figures" not in run.summary:
+            names |= dict.fromkeys(n for r in run.rounds for n in r.get("figures", {}))
+    return sorted(names, key=lambda n: LEADING.index(n) if n in LEADING else len(LEADING))
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if abs(value) < 1000 else f"{value:.2e}"

@@ -1,0 +1,321 @@
+"use strict";
+// All figures come from the runs' folders, unrounded; see results/report.py for their layout.
+const report = {};
+const $ = (id) => document.getElementById(id);
+const AXES = { round: "rounds", exchanges: "exchanges", bytes: "MB sent, both ways",
+  gradients: "gradients, all clients", seconds: "seconds of training" };
+const WORDS = { loss: "loss of the local steps" };
+
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+// NaN and infinities are strings in strict JSON; a plot leaves them out.
+const plain = (v) => (typeof v === "number" ? v : typeof v === "boolean" ? Number(v) : null);
+const name = (figure) => WORDS[figure] || figure.replaceAll("_", " ");
+const risesToBetter = (figure) => /accuracy|score|auc|f1/.test(figure);
+
+function along(run, axis) {
+  const c = run.columns;
+  if (axis === "bytes") return c.bytes_up.map((b, i) => (b + c.bytes_down[i]) / 1e6);
+  if (axis === "round") return c.round.map((r) => r + 1);
+  return c[axis];
+}
+
+// The points of a run: [x, y], for figures at evaluated rounds only.
+function points(run, axis, figure) {
+  const x = along(run, axis);
+  if (figure in run.figures) return [run.at.map((i) => x[i]), run.figures[figure].map(plain)];
+  return figure in run.columns ? [x, run.columns[figure].map(plain)] : [[], []];
+}
+
+function mean(values) { return values.reduce((a, b) => a + b, 0) / values.length; }
+
+function dark() { return document.documentElement.dataset.theme === "dark"; }
+// Black and white change places in the dark; all other colours stay.
+function colour(label) {
+  const c = report.styles[label].colour;
+  return dark() && c === "#000000" ? "#ffffff" : c;
+}
+function faded(hex) {
+  const n = parseInt(hex.slice(1), 16);
+  return `rgba(${n >> 16}, ${(n >> 8) & 255}, ${n & 255}, 0.16)`;
+}
+// Configurations of one algorithm share its colour and differ in their dashes.
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+function dash(group) {
+  const same = report.groups.filter((g) => g.label === group.label && shown(g));
+  const own = report.styles[group.label].dash;
+  return same.length < 2 ? own : DASHES[same.indexOf(group) % DASHES.length];
+}
+
+function shown(group) {
+  const off = document.querySelector(`#algorithms input[value="${CSS.escape(group.label)}"]`);
+  if (off && !off.checked) return false;
+  return [...document.querySelectorAll("#filters select")].every(
+    (s) => s.value === "" || JSON.stringify(group.settings[s.dataset.key]) === s.value);
+}
+
+function layout(xTitle, yTitle, more) {
+  const ink = dark() ? "#ececec" : "#1b1b1b", line = dark() ? "#3b3f46" : "#dddddd";
+  const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
+  return { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false,
+    font: { color: ink, size: 13, family: "system-ui, sans-serif" },
+    margin: { l: 60, r: 12, t: 34, b: 50 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: dark() ? "#8a8f98" : "#8a8a8a", activecolor: ink }, hovermode: "closest",
+    hoverlabel: { namelength: -1 },
+    xaxis: { ...axis, title: { text: xTitle } }, yaxis: { ...axis, title: { text: yTitle } },
+    ...more };
+}
+// Named one by one: plotly's own choice has a button that sends the figures to its makers.
+const BUTTONS = [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]];
+const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: BUTTONS };
+
+function traces(axis, figure, view) {
+  const found = [];
+  for (const group of report.groups.filter(shown)) {
+    const runs = group.runs.map((i) => report.runs[i]);
+    const style = { color: colour(group.label), width: 2, dash: dash(group) };
+    const curves = runs.map((r) => points(r, axis, figure)).filter(([x]) => x.length);
+    if (view === "each" || curves.length < 2) {
+      runs.forEach((run) => {
+        const [x, y] = points(run, axis, figure);
+        if (!x.length) return;
+        const title = group.name + (runs.length > 1 ? `, seed ${run.seed}` : "");
+        found.push({ x, y, name: title, mode: x.length > 1 ? "lines" : "markers", line: style,
+          marker: { color: style.color }, meta: run.name });
+      });
+    } else {
+      const length = Math.min(...curves.map(([x]) => x.length));
+      const at = [...Array(length).keys()];
+      const column = (i, k) => curves.map((c) => c[k][i]).filter((v) => v !== null);
+      const keep = at.filter((i) => column(i, 1).length === curves.length);
+      const x = keep.map((i) => mean(column(i, 0)));
+      const low = keep.map((i) => Math.min(...column(i, 1)));
+      const high = keep.map((i) => Math.max(...column(i, 1)));
+      found.push({ x: [...x, ...x.slice().reverse()], y: [...high, ...low.reverse()],
+        fill: "toself", fillcolor: faded(style.color), line: { width: 0 }, hoverinfo: "skip",
+        mode: "lines", meta: "range" });
+      found.push({ x, y: keep.map((i) => mean(column(i, 1))), mode: "lines", line: style,
+        name: `${group.name}, mean of ${curves.length}`, meta: "mean" });
+    }
+    runs.filter((r) => r.status === "diverged").forEach((run) => {
+      const [x, y] = points(run, axis, figure);
+      const last = y.findLastIndex((v) => v !== null);
+      if (last < 0) return;
+      found.push({ x: [x[last]], y: [y[last]], mode: "markers", name: `${run.name} diverged`,
+        marker: { symbol: "x", size: 11, color: style.color }, meta: "diverged" });
+    });
+  }
+  return found;
+}
+
+const draw = {
+  curves() {
+    const axis = $("axis").value, figure = $("figure").value;
+    const plan = layout(AXES[axis], name(figure));
+    if ($("logx").checked) plan.xaxis.type = "log";
+    if ($("logy").checked) plan.yaxis.type = "log";
+    return Plotly.react("curves", traces(axis, figure, $("view").value), plan, CONFIG);
+  },
+  drift() {
+    const axis = $("axis").value;
+    return Plotly.react("drift", traces(axis, "drift", $("view").value),
+      layout(AXES[axis], "drift"), CONFIG);
+  },
+  clipping() {
+    const run = report.runs[$("clipping-run").value], axis = $("axis").value;
+    const x = along(run, axis), c = run.columns, style = colour(run.label);
+    const decided = c.clipped.filter((v) => v !== null), clipped = decided.filter(Boolean).length;
+    const steps = c.clipped_steps.map(plain).filter((v) => v !== null);
+    $("clipping-words").textContent = decided.length
+      ? `${clipped} of ${decided.length} rounds were clipped: ‖G_r‖ above γ/η.`
+      : `Clipping is decided step by step: ${(100 * mean(steps)).toFixed(1)}% of local steps.`;
+    const norm = c.global_norm.some((v) => v !== null) ? "global_norm" : "largest_norm";
+    const title = norm === "global_norm" ? "‖G_r‖" : "largest ‖g‖ of the round";
+    const y = c[norm].map(plain);
+    const data = [
+      { x, y, name: title, mode: "lines", line: { color: style, width: 1.5 }, meta: norm },
+      { x, y: y.map((v, i) => (c.clipped[i] ? v : null)), name: "clipped", mode: "markers",
+        marker: { color: style, size: 5 }, meta: "clipped" },
+      { x, y: c.threshold.map(plain), name: "γ/η", mode: "lines", meta: "threshold",
+        line: { color: dark() ? "#ffffff" : "#000000", width: 1.5, dash: "dash" } }];
+    const plan = layout(AXES[axis], title, { showlegend: true,
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 } });
+    plan.margin = { ...plan.margin, t: 80 };
+    plan.yaxis.type = "log";
+    return Plotly.react("clipping", data, plan, CONFIG);
+  },
+  partition() {
+    const chosen = report.partitions[$("partition-choice").value];
+    const few = chosen.labels.length <= 12 && chosen.counts.length <= 20;
+    const data = [{ type: "heatmap", z: chosen.counts, x: chosen.labels,
+      y: chosen.counts.map((_, i) => `client ${i}`), colorscale: "Cividis",
+      colorbar: { title: { text: "examples" }, thickness: 12 },
+      texttemplate: few ? "%{z}" : undefined,
+      hovertemplate: "%{y}, label %{x}: %{z}<extra></extra>" }];
+    const plan = layout("label", "");
+    plan.xaxis.type = "category";
+    plan.yaxis.autorange = "reversed";
+    return Plotly.react("partition", data, plan, CONFIG);
+  },
+};
+
+// A plot is drawn when it comes into view, and before the page is printed.
+const drawn = new Set();
+function refresh(...plots) {
+  for (const plot of plots) if (drawn.has(plot)) draw[plot]();
+}
+function watchPlots() {
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (isIntersecting && !drawn.has(target.id) && target.offsetParent !== null) {
+        drawn.add(target.id);
+        draw[target.id]();
+      }
+    }
+  }, { rootMargin: "300px" });
+  document.querySelectorAll(".plot").forEach((plot) => watcher.observe(plot));
+}
+function drawAll() {
+  for (const plot of document.querySelectorAll(".plot")) {
+    if (plot.offsetParent === null) continue;
+    drawn.add(plot.id);
+    draw[plot.id]();
+  }
+}
+
+// Costs at the first evaluation that is at the target or better.
+function reached(run, figure, target) {
+  const [, y] = points(run, "round", figure);
+  const better = risesToBetter(figure) ? (v) => v >= target : (v) => v <= target;
+  const place = y.findIndex((v) => v !== null && better(v));
+  if (place < 0) return null;
+  const i = figure in run.figures ? run.at[place] : place;
+  return Object.fromEntries(Object.keys(AXES).map((a) => [a, along(run, a)[i]]));
+}
+
+function fillTargets() {
+  const figure = $("target-figure").value, target = Number($("target").value);
+  $("target-sense").textContent = risesToBetter(figure) ? "at least" : "at most";
+  const body = $("target-rows");
+  body.replaceChildren();
+  for (const group of report.groups.filter(shown)) {
+    const costs = group.runs.map((i) => reached(report.runs[i], figure, target)).filter(Boolean);
+    const row = body.insertRow(), head = document.createElement("th");
+    head.scope = "row";
+    head.textContent = group.name;
+    row.append(head);
+    row.insertCell().textContent = `${costs.length} of ${group.runs.length}`;
+    for (const axis of Object.keys(AXES)) {
+      const digits = axis === "seconds" || axis === "bytes" ? 1 : 0;
+      const value = costs.length ? mean(costs.map((c) => c[axis])) : null;
+      const cell = row.insertCell();
+      cell.textContent = value === null ? "–" : value.toLocaleString("en", {
+        minimumFractionDigits: digits, maximumFractionDigits: digits });
+      if (value !== null) cell.dataset.value = value;
+    }
+  }
+}
+
+function suggestTarget() {
+  const figure = $("target-figure").value, rises = risesToBetter(figure);
+  const last = report.runs.map((r) => points(r, "round", figure)[1].findLast((v) => v !== null))
+    .filter((v) => v !== undefined);
+  if (!last.length) return;
+  const best = rises ? Math.max(...last) : Math.min(...last);
+  const goal = rises ? 0.9 * best : best > 0 ? best / 0.9 : best * 0.9;
+  $("target").value = Number(goal.toPrecision(2));
+}
+
+function option(select, value, text) {
+  const entry = document.createElement("option");
+  entry.value = value;
+  entry.textContent = text;
+  select.append(entry);
+}
+
+function fillControls() {
+  for (const figure of [...report.figures, "loss"]) {
+    option($("figure"), figure, name(figure));
+    option($("target-figure"), figure, name(figure));
+  }
+  report.runs.forEach((run, i) => {
+    const group = report.groups.find((g) => g.runs.includes(i));
+    const words = run.status === "finished" ? "" : ` (${run.status})`;
+    if (run.columns.round.length) option($("clipping-run"), i, `${group.name}, seed ${run.seed}${words}`);
+  });
+  for (const [label, style] of Object.entries(report.styles)) {
+    const entry = document.createElement("label");
+    const strokes = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3" }[style.dash];
+    entry.innerHTML = `<input type="checkbox" checked><svg width="26" height="8" aria-hidden="true">
+      <line x1="0" x2="26" y1="4" y2="4" stroke-width="3" stroke-dasharray="${strokes}"/></svg>`;
+    entry.querySelector("input").value = label;
+    entry.append(label);
+    $("algorithms").append(entry);
+  }
+  const keys = Object.keys(report.groups[0]?.settings ?? {});
+  for (const key of keys.filter((k) => !k.startsWith("algorithm."))) {
+    const label = document.createElement("label"), select = document.createElement("select");
+    select.dataset.key = key;
+    option(select, "", "all");
+    const values = new Set(report.groups.map((g) => JSON.stringify(g.settings[key])));
+    for (const value of values) option(select, value, value === "null" ? "–" : value);
+    label.append(`${key} `, select);
+    $("filters").append(label);
+  }
+  report.partitions.forEach((p, i) => option($("partition-choice"), i, p.title));
+  $("partition-section").hidden = !report.partitions.length;
+}
+
+function paintSwatches() {
+  document.querySelectorAll("#algorithms label").forEach((entry) => {
+    entry.querySelector("line").setAttribute("stroke", colour(entry.querySelector("input").value));
+  });
+}
+
+function setTheme() {
+  const asked = $("theme").value, system = matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = asked === "auto" ? (system ? "dark" : "light") : asked;
+  paintSwatches();
+  refresh("curves", "drift", "clipping", "partition");
+}
+
+function listen() {
+  const on = (ids, act) => ids.forEach((id) => $(id).addEventListener("change", act));
+  on(["figure", "logx", "logy"], () => refresh("curves"));
+  on(["axis"], () => refresh("curves", "drift", "clipping"));
+  on(["view"], () => refresh("curves", "drift"));
+  on(["algorithms", "filters"], () => { refresh("curves", "drift"); fillTargets(); });
+  on(["clipping-run"], () => refresh("clipping"));
+  on(["partition-choice"], () => refresh("partition"));
+  on(["target-figure"], () => { suggestTarget(); fillTargets(); });
+  $("target").addEventListener("input", fillTargets);
+  on(["theme"], setTheme);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
+  addEventListener("beforeprint", () => {
+    document.documentElement.dataset.theme = "light";
+    drawAll();
+  });
+  addEventListener("afterprint", setTheme);
+}
+
+async function start() {
+  try {
+    Object.assign(report, await unpack($("data").textContent.trim()));
+    fillControls();
+    suggestTarget();
+    setTheme();
+    fillTargets();
+    listen();
+    watchPlots();
+    document.documentElement.dataset.ready = "yes";
+  } catch (error) {
+    $("trouble").hidden = false;
+    $("trouble").textContent = `The plots cannot be shown (${error.message}): this page needs a browser of 2023 or later.`;
+    throw error;
+  }
+}
+start();

@@ -1,0 +1,150 @@
+"""Tables of text: for a terminal, and as Markdown, LaTeX and CSV files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.table import Table
+
+from episode.results.groups import Group, figure_names
+from episode.results.store import write_text
+
+_LATEX = str.maketrans(
+    {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+     "±": r"$\pm$", "η": r"$\eta$", "γ": r"$\gamma$", "≤": r"$\leq$", "‖": r"$\|$", "–": "--"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: its columns, and rows of as many texts."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[list[str]] = field(default_factory=list)
+    left: int = 1
+    """How many columns stand on the left; the others are figures, to the right."""
+
+    def markdown(self) -> str:
+        lines = ["| " + " | ".join(_cells(self.columns)) + " |"]
+        marks = ["---" if i < self.left else "---:" for i in range(len(self.columns))]
+        lines.append("|" + "|".join(marks) + "|")
+        lines += ["| " + " | ".join(_cells(row)) + " |" for row in self.rows]
+        return "\n".join(lines) + "\n"
+
+    def latex(self) -> str:
+        """A booktabs table."""
+        form = "l" * self.left + "r" * (len(self.columns) - self.left)
+        lines = [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", _latex(self.columns)]
+        lines += [r"\midrule", *map(_latex, self.rows), r"\bottomrule", r"\end{tabular}"]
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self.columns, *self.rows])
+        return text.getvalue()
+
+    def terminal(self) -> Table:
+        """For a person at a terminal."""
+        table = Table(
+            title=self.title or None, title_justify="left", box=None, padding=(0, 2, 0, 0)
+        )
+        for i, column in enumerate(self.columns):
+            table.add_column(column, no_wrap=True, justify="left" if i < self.left else "right")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def write(self, stem: Path) -> list[Path]:
+        """Writes stem.md, stem.tex and stem.csv."""
+        texts = {".md": self.markdown(), ".tex": self.latex(), ".csv": self.csv()}
+        paths = []
+        for suffix, text in texts.items():
+            paths.append(stem.with_name(stem.name + suffix))
+            write_text(paths[-1], text)
+        return paths
+
+
+def final_sheet(groups: Sequence[Group]) -> Sheet:
+    """One row per group: what it is, its final figures over seeds, and what it cost.
+
+    Without seconds, which differ between two runs of one config: so two sweeps end with one table.
+    """
+    names = figure_names([r for g in groups for r in g.runs])[:4]
+    keys = _settings_shown(groups)
+    columns = ["algorithm", *keys, "seeds", *names, "status", "exchanges", "MB", "gradients"]
+    rows = [
+        [*_head(g, keys), *_figures(g, names), g.status(), *_costs(g)[:3]] for g in groups
+    ]  # fmt: skip
+    return Sheet("", columns, rows, left=1 + len(keys))
+
+
+def brief_sheet(groups: Sequence[Group], title: str = "") -> Sheet:
+    """The same for a terminal of 80 columns: two figures, and seconds."""
+    names = figure_names([r for g in groups for r in g.runs])[:2]
+    keys = _settings_shown(groups)
+    short = [key.rpartition(".")[2] for key in keys]
+    odd = any(g.status() != "finished" for g in groups)
+    columns = ["algorithm", *short, "seeds", *names, *(["status"] if odd else []), "exch.", "sec."]
+    rows = []
+    for g in groups:
+        exchanges, _, _, seconds = _costs(g)
+        status = [g.status()] if odd else []
+        rows.append([*_head(g, keys), *_figures(g, names), *status, exchanges, seconds])
+    return Sheet(title, columns, rows, left=1 + len(keys))
+
+
+def _settings_shown(groups: Sequence[Group]) -> list[str]:
+    keys = list(groups[0].settings) if groups else []
+    return [k for k in keys if not (_named_apart(groups) and k.startswith("algorithm."))]
+
+
+def _head(group: Group, keys: Sequence[str]) -> list[str]:
+    return [group.label, *(_setting(group.settings[k]) for k in keys), str(len(group.runs))]
+
+
+def _figures(group: Group, names: Sequence[str]) -> list[str]:
+    found = [group.figure(n) for n in names]
+    return ["–" if f is None else f.text() for f in found]
+
+
+def _named_apart(groups: Sequence[Group]) -> bool:
+    """Whether the algorithm's name says all in which the groups' algorithms differ."""
+    return len({g.label for g in groups}) == len(
+        {tuple(str(v) for k, v in g.settings.items() if k.startswith("algorithm.")) for g in groups}
+    )
+
+
+def _costs(group: Group) -> list[str]:
+    """Mean exchanges, MB, gradients and seconds."""
+    ended = [r.summary for r in group.runs if "exchanges" in r.summary]
+    if not ended:
+        return ["–"] * 4
+    mean = {
+        k: sum(s[k] for s in ended) / len(ended)
+        for k in ("exchanges", "bytes_up", "bytes_down", "gradients", "seconds")
+    }
+    return [
+        f"{mean['exchanges']:,.0f}",
+        f"{(mean['bytes_up'] + mean['bytes_down']) / 1e6:,.1f}",
+        f"{mean['gradients']:,.0f}",
+        f"{mean['seconds']:,.1f}",
+    ]
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "–" if value is None else str(value)
+
+
+def _cells(row: Sequence[str]) -> list[str]:
+    return [cell.replace("|", r"\|") for cell in row]
+
+
+def _latex(row: Sequence[str]) -> str:
+    return " & ".join(cell.translate(_LATEX) for cell in row) + r" \\"

@@ -1,0 +1,55 @@
+"""What all commands share: where they print, how Ctrl-C stops them, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from episode.engines.cluster import Cluster
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+
+
+@contextmanager
+def stoppable(again: str, cluster: Cluster | None = None) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C ends the run after its round, saved, and says how to go on; twice, at once.
+
+    (torchrun passes on what its processes have heard from the terminal already: there, once.)
+    """
+    asked: list[int] = []
+
+    def ask(number: int, frame: object) -> None:
+        if asked and cluster is None:
+            raise KeyboardInterrupt
+        if not asked and cluster is None:
+            err.print("Stopping after this round (Ctrl-C again stops at once) ...", markup=False)
+        asked.append(number)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: bool(asked)
+    except KeyboardInterrupt:
+        if cluster is None or cluster.writes:
+            under = f"torchrun --nproc-per-node {cluster.size} -m " if cluster else ""
+            err.print(f"Stopped. Go on with: {under}{again}", markup=False)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def strict(values: Any) -> Any:
+    """The values as strict JSON has them: NaN and infinities as strings."""
+    from episode.results.store import dumps
+
+    return json.loads(dumps(values))

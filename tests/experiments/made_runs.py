@@ -1,0 +1,73 @@
+"""Run folders that look like real ones, made without training."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NORMED = ("episode", "episode_guarded", "episode_plus_plus", "scaffold", "scaffold_clipped")
+
+
+def make_run(
+    folder: Path,
+    algorithm: str = "episode",
+    seed: int = 0,
+    rounds: int = 20,
+    local_steps: int = 8,
+    status: str = "finished",
+    task: str = "digits",
+    evaluate_every: int = 1,
+) -> Path:
+    """A folder with config, environment, rounds and summary, of numbers with all their digits."""
+    noise = np.random.default_rng([seed, rounds, len(algorithm), local_steps])
+    folder.mkdir(parents=True)
+    config = {
+        "seed": seed,
+        "task": {"name": task, "num_clients": 8, "similarity": 0.0, "batch_size": 32},
+        "algorithm": {"name": algorithm},
+        "schedule": {"eta": 1.0, "gamma": 0.1, "kind": "constant"},
+        "budget": {"rounds": rounds, "local_steps": local_steps},
+        "record": {"evaluate_every": evaluate_every},
+        "id": f"{seed:04d}{rounds:04d}",
+    }
+    records: list[dict[str, Any]] = []
+    exchanges = 2 if algorithm.startswith("episode") else 1
+    for r in range(rounds):
+        norm = 0.2 * math.exp(-r / rounds) * (1 + 0.3 * noise.random())
+        loss = 2.3 * math.exp(-2 * r / rounds) * (1 + 0.1 * noise.random())
+        record: dict[str, Any] = {
+            "round": r, "eta": 1.0, "gamma": 0.1, "threshold": 0.1,
+            "global_norm": norm if algorithm in NORMED else None,
+            "clipped": bool(norm > 0.1) if algorithm.startswith("episode") else None,
+            "clipped_steps": float(noise.random()), "loss": loss, "largest_norm": 2 * norm,
+            "drift": float(noise.random()), "cohort": list(range(8)),
+            "exchanges": exchanges * (r + 1), "bytes_up": 41_000 * (r + 1),
+            "bytes_down": 43_000 * (r + 1), "gradients": 8 * local_steps * (r + 1),
+            "seconds": (r + 1) * 0.01 + float(noise.random()) * 1e-3,
+        }  # fmt: skip
+        if (r + 1) % evaluate_every == 0 or r == rounds - 1:
+            record["figures"] = {
+                "test_loss": loss * 1.1, "test_accuracy": 1 - loss / 3 + float(noise.random()) / 50,
+                "train_loss": loss * 0.9, "train_accuracy": 1 - loss / 3.3,
+            }  # fmt: skip
+        records.append(record)
+    if status == "diverged":
+        records[-1]["loss"] = "NaN"
+        records[-1].pop("figures", None)
+    (folder / "config.json").write_text(json.dumps(config))
+    environment = {"episode": "0.0", "torch": "2.13.0", "cores": 2, "command": ["episode"]}
+    (folder / "env.json").write_text(json.dumps(environment))
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    if status != "running":
+        figures = next((r["figures"] for r in records[::-1] if "figures" in r), {})
+        totals = ("exchanges", "bytes_up", "bytes_down", "gradients", "seconds", "loss")
+        last = {k: records[-1][k] for k in totals}
+        summary = {"status": status, "rounds": rounds, **last, "figures": figures}
+        if status == "diverged":
+            summary["reason"] = f"loss is nan in round {rounds - 1}"
+        (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
