@@ -103,6 +103,9 @@ def run(
         list[str] | None,
         typer.Option("--set", help="Override a value, section.key=value; may be repeated."),
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Where clients run: simulation, distributed or flower.")
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where the run is written; by default below runs/.")
     ] = None,
@@ -119,7 +122,8 @@ def run(
     from episode.experiments.config import read_experiment, to_toml
     from episode.experiments.run import execute, job_of, join
 
-    experiment, cluster = join(lambda: read_experiment(config, settings or []))
+    chosen = [*(settings or []), *([f"engine.name={engine}"] if engine else [])]
+    experiment, cluster = join(lambda: read_experiment(config, chosen))
     speaks = cluster is None or cluster.writes
     if folder is None:
         folder = config if config and config.is_dir() else Path("runs") / experiment.name
@@ -137,7 +141,12 @@ def run(
         again = f"episode run {folder} --resume"
         with _progress(quiet or not speaks) as progress, _stoppable(again, cluster) as stop:
             bar = _bar(progress, experiment.algorithm.label, experiment, quiet or not speaks)
-            result = execute(job, folder, bar, stop)
+            if experiment.engine.name == "flower" and cluster is None:
+                from episode.experiments.flower_runs import execute_on_flower
+
+                result = execute_on_flower(job, experiment, folder, bar, stop)
+            else:
+                result = execute(job, folder, bar, stop)
     if cluster:
         cluster.leave()
     summary = {**result.summary, "folder": str(folder)}
