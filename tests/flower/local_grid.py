@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 Fault = Callable[[int, Message], Message | None]
 """What becomes of a client's reply: (client, reply) to a reply, or None for silence."""
-NODE_UNAVAILABLE = 5
+APP_RAISED, NODE_UNAVAILABLE = 2, 5
 
 
 @dataclass
@@ -73,7 +73,10 @@ class LocalGrid(Grid):
             error.metadata.__dict__["_src_node_id"] = 1  # as a SuperLink does
             return error
         context = self.contexts[node]
-        reply = serialised(self.app(serialised(message), context))
+        try:
+            reply = serialised(self.app(serialised(message), context))
+        except ValueError as error:  # as a SuperNode does
+            reply = Message(Error(APP_RAISED, f"ClientAppException: {error}"), reply_to=message)
         return self.fault(int(context.node_config["partition-id"]), reply)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

@@ -63,14 +63,16 @@ def add_actions(app: ClientApp, make_site: MakeSite, threads: int | None = None)
 
     def answered(serve: Callable[[Message, Context], RecordDict]) -> Any:
         def action(message: Message, context: Context) -> Message:
-            if threads is not None:
-                torch.set_num_threads(threads)
+            before = torch.get_num_threads()
+            torch.set_num_threads(threads or before)
             try:
                 content = serve(message, context)
             except Exception as error:  # noqa: BLE001 - the server must hear of it
                 if not isinstance(error, (EpisodeError, Rejected)):
                     log(ERROR, traceback.format_exc())
                 content = _failed(error, context)
+            finally:
+                torch.set_num_threads(before)
             return Message(content, reply_to=message)
 
         return action

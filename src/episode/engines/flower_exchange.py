@@ -19,9 +19,13 @@ class Problem:
     reason: str
     client: int = -1
     """Whose reply it would be, where it says so."""
+    gone: bool = False
+    """Whether the node is not there, as far as the SuperLink knows."""
 
 
 Outcome = RecordDict | Problem
+_GONE = (3, 4, 5)
+"""Flower's codes for a message or a reply that is not available, and for a node that is not."""
 
 
 def exchange(
@@ -66,7 +70,8 @@ def _outcome(reply: Message) -> Outcome:
     if reply.has_error():
         reason = (reply.error.reason or "").strip() or "no reason given"
         last = reason.splitlines()[-1][:200]
-        return Problem(f"was lost (Flower's error {reply.error.code}: {last})")
+        code = reply.error.code
+        return Problem(f"was lost (Flower's error {code}: {last})", gone=code in _GONE)
     answer = label_of(reply.content)
     if answer.get("status") == "failed":
         client = answer.get("client", -1)

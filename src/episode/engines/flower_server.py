@@ -132,13 +132,14 @@ class FlowerEngine:
     def look_around(self, attempt: int, seconds: float) -> None:
         """Who is there for the next attempt at a round; up to `seconds` for all to come."""
         self.attempts = attempt + 1
-        silent, until = list(self.absent), time.monotonic() + seconds
+        silent, until, again = list(self.absent), time.monotonic() + seconds, attempt > 0
         while True:
-            for node, problem in self.sites.greet().items():
+            for node, problem in self.sites.greet(again).items():
                 warn(f"Node {node} is not let in: it {problem.reason}")
             missing = set(range(self.sites.num_clients)) - self.sites.connected(silent)
             if not missing or time.monotonic() >= until:
                 break
+            again = False
             time.sleep(0.1)
         self.absent = dict.fromkeys(sorted(missing), "is not connected")
 

@@ -115,9 +115,12 @@ class Sites:
         """
         until = time.monotonic() + self.patience.start_seconds
         said = complete = False
+        self.num_clients = num_clients or 0
         while time.monotonic() < until and not (complete and not self._due):
             for node, problem in self.greet().items():
-                who = f"Site {problem.client} (node {node})" if problem.client >= 0 else f"{node=}"
+                if problem.gone:
+                    continue
+                who = f"Site {problem.client} (node {node})" if problem.client >= 0 else f"Node {node}"
                 raise EpisodeError(f"{who} cannot take part: it {problem.reason}")
             partitions = max((i.partitions for i in self.known.values()), default=0)
             self.num_clients = num_clients or partitions
@@ -130,12 +133,15 @@ class Sites:
         self.num_clients = self.num_clients or len(self.known)
         self._check_start()
 
-    def greet(self) -> dict[int, Problem]:
+    def greet(self, again: bool = False) -> dict[int, Problem]:
         """Asks nodes that are new who they are, and reads what has come; waits for nobody.
 
-        Returns those that cannot take part, and why.
+        Returns those that cannot take part, and why. `again` asks those too who have not answered.
         """
         nodes = set(self.grid.get_node_ids())
+        if again:
+            answered = (*self.known.values(), *self._heirs.values())
+            self._greeted &= {i.node for i in answered}
         self._greeted &= nodes
         new = nodes - self._greeted
         content = RecordDict({"config": ConfigRecord({"seed": self.seed})})
