@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from episode.cli_flower import app as flower
 from episode.errors import ClientError, ClusterError, EpisodeError
 from episode.version import __version__
 
@@ -33,6 +34,7 @@ app = typer.Typer(
     help="Federated training that does not blow up: EPISODE and its family of algorithms.",
     pretty_exceptions_enable=False,
 )
+app.add_typer(flower, name="flower")
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 

@@ -228,7 +228,9 @@ def test_a_site_that_fails_says_why() -> None:
             )
         return reply
 
-    with pytest.raises(ClusterError, match="site 1 failed: ZeroDivisionError.* in the probe phase"):
+    with pytest.raises(
+        ClusterError, match=r"site 1 failed: ZeroDivisionError.* in the probe phase"
+    ):
         on_flower("episode", fails, retries=0)
 
 

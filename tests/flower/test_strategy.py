@@ -119,16 +119,16 @@ def test_it_evaluates_as_flower_does() -> None:
 def test_a_run_has_a_folder_and_goes_on_from_it(tmp_path: Path) -> None:
     whole = on_flower("scaffold_clipped", folder=tmp_path / "whole", rounds=4)
 
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def die_in_round_two(client: int, reply: Message) -> Message:
         label = reply.content.config_records.get("episode.answer", {})
         if label.get("round") == 2 and client == 1:
-            raise Stop
+            raise StopError
         return reply
 
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         on_flower("scaffold_clipped", die_in_round_two, folder=tmp_path / "cut", rounds=4)
     resumed = on_flower("scaffold_clipped", folder=tmp_path / "cut", rounds=4)
     assert_same(resumed.model, whole.model)

@@ -80,11 +80,18 @@ def simulate(
 
 @contextmanager
 def _ray_folder() -> Iterator[str]:
-    """A folder for Ray's session, with a short name (it holds sockets), gone afterwards."""
+    """A folder for Ray's session, with a short name (it holds sockets), gone afterwards.
+
+    Flower, too, writes there and not into the user's home.
+    """
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp" if sys.platform != "win32" else None)
+    before = os.environ.get("FLWR_HOME")
+    os.environ["FLWR_HOME"] = before or folder
     try:
         yield folder
     finally:
+        if before is None:
+            del os.environ["FLWR_HOME"]
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -120,7 +120,11 @@ class Sites:
             for node, problem in self.greet().items():
                 if problem.gone:
                     continue
-                who = f"Site {problem.client} (node {node})" if problem.client >= 0 else f"Node {node}"
+                who = (
+                    f"Site {problem.client} (node {node})"
+                    if problem.client >= 0
+                    else f"Node {node}"
+                )
                 raise EpisodeError(f"{who} cannot take part: it {problem.reason}")
             partitions = max((i.partitions for i in self.known.values()), default=0)
             self.num_clients = num_clients or partitions

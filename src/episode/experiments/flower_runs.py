@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FOLDER = "folder"
 """The setting of an app that is not the experiment's: where its server writes the run."""
+UNSET: dict[str, Any] = {"engine.min_replies": 0, "engine.max_norm": 0.0}
+"""Settings that have no value unless one is given: only what an app names can be overridden."""
 
 
 def execute_on_flower(
@@ -89,9 +91,9 @@ def server_app() -> ServerApp:
     return app
 
 
-def run_config(experiment: Experiment, folder: str) -> dict[str, Any]:
+def run_config(experiment: Experiment) -> dict[str, Any]:
     """An experiment as the flat settings of a Flower app, which `-c` can override."""
-    flat: dict[str, Any] = {FOLDER: folder}
+    flat: dict[str, Any] = {FOLDER: "", **UNSET}
     for section, values in experiment.to_dict().items():
         for key, value in values.items() if isinstance(values, Mapping) else [("", values)]:
             name = f"{section}.{key}".rstrip(".")
@@ -100,9 +102,9 @@ def run_config(experiment: Experiment, folder: str) -> dict[str, Any]:
 
 
 def _of_run_config(values: Mapping[str, Any]) -> Experiment:
-    settings = [f"{k}={v}" for k, v in values.items() if k != FOLDER and not isinstance(v, bool)]
-    settings += [f"{k}={str(v).lower()}" for k, v in values.items() if isinstance(v, bool)]
-    return read_experiment(None, settings)
+    given = {k: v for k, v in values.items() if k != FOLDER and (v or k not in UNSET)}
+    texts = {k: str(v).lower() if isinstance(v, bool) else v for k, v in given.items()}
+    return read_experiment(None, [f"{k}={v}" for k, v in texts.items()])
 
 
 def _serve(
