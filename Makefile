@@ -9,7 +9,7 @@ DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test test-quick test-all verify bench bench-cluster \
-  bench-wide-area clean
+  bench-wide-area bench-flower clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ bench-cluster: .venv/.all  ## Two processes against two threads (a few minutes)
 
 bench-wide-area: .venv/.all  ## Time to a target over an emulated wide-area link (root, Linux)
 	$(BIN)/python benchmarks/wide_area.py
+
+bench-flower: .venv/.all  ## Time per exchange against Flower's FedAvg (a few minutes)
+	$(BIN)/python benchmarks/flower.py
 
 clean:  ## Remove the environment and everything that was made
 	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from episode import cli_experiments, cli_recipes, cli_theory
 from episode.cli_data import data_commands, partition, shortcuts, show_log
+from episode.cli_flower import app as flower
 from episode.errors import ClientError, ClusterError, EpisodeError
 from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
 from episode.version import __version__
@@ -102,6 +103,9 @@ def run(
         list[str] | None,
         typer.Option("--set", help="Override a value, section.key=value; may be repeated."),
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Where clients run: simulation, distributed or flower.")
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where the run is written; by default below runs/.")
     ] = None,
@@ -131,6 +135,7 @@ def run(
     from episode.experiments.sweep import observers
 
     settings = [*shortcuts(task, data, model), *(settings or [])]
+    settings += [f"engine.name={engine}"] if engine else []
     experiment, cluster = join(lambda: read_experiment(config, settings))
     speaks = cluster is None or cluster.writes
     if folder is None:
@@ -152,7 +157,12 @@ def run(
             if monitor and speaks:
                 job, bar = _watched(job, bar)
             with observers(folder, track and speaks, bar) as observe:
-                result = execute(job, folder, observe, stop)
+                if experiment.engine.name == "flower" and cluster is None:
+                    from episode.experiments.flower_runs import execute_on_flower
+
+                    result = execute_on_flower(job, experiment, folder, observe, stop)
+                else:
+                    result = execute(job, folder, observe, stop)
     if cluster:
         cluster.leave()
     summary = {**result.summary, "folder": str(folder)}
@@ -212,6 +222,7 @@ def verify(as_json: AsJson = False) -> None:
 
 app.command(epilog="Example: episode partition digits --similarity 30")(partition)
 app.add_typer(data_commands, name="data")
+app.add_typer(flower, name="flower")
 cli_experiments.register(app)
 cli_recipes.register(app)
 cli_theory.register(app)

@@ -66,7 +66,7 @@ class Simulation:
         """What these clients contribute to the mean, each with its share; nothing for nobody."""
         part = Reply({}, metrics={})
         for share, reply in zip(shares, self._replies(phase, clients, broadcast), strict=True):
-            _add_reply(part, reply, share)
+            add_reply(part, reply, share)
         return part
 
     def client_states(self) -> dict[int, ClientState]:
@@ -144,7 +144,8 @@ def _most_workers(task: Task, worker: Worker) -> int:
     return 1 if shared or getattr(task, "draws_random_numbers", False) else max(1, usable_cores())
 
 
-def _add_reply(mean: Reply, reply: Reply, weight: float) -> None:
+def add_reply(mean: Reply, reply: Reply, weight: float) -> None:
+    """mean ← mean + weight · reply: vectors and float buffers; integers are the maximum."""
     for name, vector in reply.vectors.items():
         if name in mean.vectors:
             mean.vectors[name].add_(vector, alpha=weight)

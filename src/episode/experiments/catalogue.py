@@ -8,6 +8,7 @@ from episode.tasks import TASKS
 ENGINES = {
     "simulation": "all clients in this process, on worker threads",
     "distributed": "clients over processes and machines: torchrun -m episode run ...",
+    "flower": "clients as Flower's nodes, simulated here; at real sites: episode flower app",
 }
 
 _ALGORITHMS = {

@@ -23,6 +23,9 @@ from episode.tasks.settings import TaskSettings
 NAMED = ("task", "algorithm", "engine")
 """Sections that may be given by their name alone: algorithm = "episode"."""
 
+SAFETY = ("name", "workers", "timeout_seconds", "min_replies", "retries")
+"""Settings of the engine that decide how fast and how safe a run is, not what it finds."""
+
 T = TypeVar("T", bound=BaseModel)
 
 
@@ -121,7 +124,12 @@ class EngineSection(Section):
     device: str = "cpu"
     """cuda gives each process of a cluster the GPU of its local rank."""
     timeout_seconds: float = Field(default=600.0, gt=0)
-    """A process of a cluster that says nothing for so long counts as lost."""
+    """A process of a cluster, or a site in one phase, that says nothing for so long is lost."""
+    min_replies: int | None = Field(default=None, ge=1)
+    """Flower: sites that must take part in a round, which is else tried again `retries` times."""
+    retries: int = Field(default=2, ge=0)
+    max_norm: float | None = Field(default=None, gt=0)
+    """Flower: a site's gradient of a larger norm is rejected."""
 
 
 class RecordSection(Section):
@@ -167,7 +175,7 @@ class Experiment(Section):
     def id(self) -> str:
         """A hash of all that decides the result; speed and safety settings do not."""
         values = self.to_dict()
-        for key in ("name", "workers", "timeout_seconds"):
+        for key in SAFETY:
             values["engine"].pop(key, None)
         values["record"].pop("checkpoint_seconds", None)
         return identity_of(values)
@@ -241,9 +249,9 @@ def read_values(path: Path) -> dict[str, Any]:
     try:
         if path.is_dir():
             values = dict(json.loads((path / "config.json").read_text()))
-            if values.pop("made_by", None) == "fit":
+            if made_by := values.pop("made_by", None):
                 raise EpisodeError(
-                    f"{path} was made by episode.fit in Python: call fit again with this folder."
+                    f"{path} was made by episode.{made_by} in Python: call that again for it."
                 )
             values.pop("id", None)
             return values

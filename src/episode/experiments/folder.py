@@ -154,5 +154,7 @@ _HARMLESS = {
     "engine.name",
     "engine.workers",
     "engine.timeout_seconds",
+    "engine.min_replies",
+    "engine.retries",
     "record.checkpoint_seconds",
 }

@@ -43,6 +43,9 @@ class Job:
     checkpoint_seconds: float = 30.0
     cluster: Cluster | None = None
     """The processes that play this run together; None for this one alone."""
+    make_engine: Callable[[], Engine] | None = None
+    """Where clients run neither here nor on a cluster."""
+    make_rounds: Callable[[Plan, Task, Any], Rounds] = Rounds
 
 
 def join(read: Callable[[], Experiment]) -> tuple[Experiment, Cluster | None]:
@@ -161,6 +164,8 @@ class _Player:
 
     def _engine(self) -> Engine:
         task, algorithm, workers = self.job.task, self.job.plan.algorithm, self.job.workers
+        if self.job.make_engine is not None:
+            return self.job.make_engine()
         if self.job.cluster is None:
             return Simulation(task, algorithm, workers)
         return Distributed(task, algorithm, self.job.cluster, workers, self._wishes)
@@ -186,12 +191,13 @@ class _Player:
 
     def _rounds(self, server: ServerState, engine: Engine) -> Run:
         plan = self.job.plan
-        rounds = Rounds(plan, self.job.task, engine)
+        rounds = self.job.make_rounds(plan, self.job.task, engine)
+        notes: Callable[[], Record] = getattr(engine, "notes", dict)
         while server.round < plan.rounds_to_play:
             before = dataclasses.replace(server)
             telemetry = rounds.play(server)
             reason = divergence(server, telemetry)
-            record = make_record(telemetry, server)
+            record = {**make_record(telemetry, server), **notes()}
             if reason is None and self._evaluation_is_due(server.round):
                 record["figures"] = dict(self.job.task.evaluate(server.x, server.buffers))
             self._write_down(record)

@@ -29,7 +29,8 @@ class NeuralTask:
     `loss(model, batch)` gives a scalar, the mean over the batch; `evaluate(model)` gives named
     figures of a model in evaluation mode. Frozen parameters are shared by all replicas.
     `precision="bfloat16"` computes losses under torch's autocast; parameters, gradients, anchors
-    and steps keep the model's own precision.
+    and steps keep the model's own precision. `first` is the number of the first client, where these
+    are not all of a federation.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class NeuralTask:
         evaluate: Evaluate | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
         precision: Precision = "float32",
+        first: int = 0,
     ) -> None:
         _check(model, clients, loss, batch_size)
         check_precision(precision, next(model.parameters()).device.type)
@@ -51,11 +53,13 @@ class NeuralTask:
         self.loss = loss
         self.seed = seed
         self.batches = [
-            Batches(data, batch_size, seed, client, collate) for client, data in enumerate(clients)
+            Batches(data, batch_size, seed, client, collate)
+            for client, data in enumerate(clients, first)
         ]
         self.num_clients = len(self.batches)
+        self._first = first
         self._evaluate = evaluate
-        small = [i for i, b in enumerate(self.batches) if b.batch_size < batch_size]
+        small = [i for i, b in enumerate(self.batches, first) if b.batch_size < batch_size]
         if small:
             names = f"Clients {small} have" if len(small) > 1 else f"Client {small[0]} has"
             warnings.warn(
@@ -65,11 +69,15 @@ class NeuralTask:
             )
         replica = _Replica(self)
         self._start = replica.x.clone(), replica.buffers()
-        self.draws_random_numbers = _try_out(replica)
+        self.draws_random_numbers = _try_out(replica, first)
         self._evaluated = _Replica(self) if evaluate else None
 
     def examples(self, client: int) -> int:
-        return self.batches[client].examples
+        return self.batches_of(client).examples
+
+    def batches_of(self, client: int) -> Batches:
+        """The batches of a client, by its number in the federation."""
+        return self.batches[client - self._first]
 
     def initial(self) -> tuple[Tensor, Buffers]:
         return self._start[0].clone(), self._start[1]
@@ -182,7 +190,7 @@ class _Replica:
         return self._loss(draw)
 
     def _loss(self, draw: Draw) -> Tensor:
-        batch = self._task.batches[draw.client].draw(draw.stream, draw.index)
+        batch = self._task.batches_of(draw.client).draw(draw.stream, draw.index)
         with self._task.autocast(self._device):
             return self._task.loss(self.module, to_device(batch, self._device))
 
@@ -282,7 +290,7 @@ def _short(value: Any) -> str:
     return repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
 
 
-def _try_out(replica: _Replica) -> bool:
+def _try_out(replica: _Replica, client: int) -> bool:
     """One gradient, before any work: is the loss a scalar, and does the model draw random numbers?
 
     (Dropout does. Then each gradient seeds torch's generator, and one worker serves all clients.)
@@ -290,12 +298,12 @@ def _try_out(replica: _Replica) -> bool:
     replica._task.draws_random_numbers = False
     before = torch.get_rng_state()
     try:
-        loss = replica._loss(Draw(0, "local", 0))
+        loss = replica._loss(Draw(client, "local", 0))
     except EpisodeError:
         raise
     except Exception as error:
         raise ClientError(
-            f"The loss failed on client 0's first batch: {type(error).__name__}: {error}"
+            f"The loss failed on client {client}'s first batch: {type(error).__name__}: {error}"
         ) from error
     drawn = not torch.equal(before, torch.get_rng_state())
     torch.set_rng_state(before)

@@ -1,0 +1,1 @@
+"""Digits at sites that hold different labels."""

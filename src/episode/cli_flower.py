@@ -1,0 +1,118 @@
+"""`episode flower`: a config as an app for real sites, and a run of it with an honest exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from episode.errors import ClusterError, EpisodeError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Real sites: an experiment as a Flower app, and a run of it.",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("app", epilog="Example: episode flower app my-app --set algorithm=episode")
+def write(
+    folder: Annotated[Path, typer.Argument(help="A new folder, for the app.")],
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file; without, all settings have their defaults.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a value, section.key=value; may be repeated."),
+    ] = None,
+) -> None:
+    """Write an experiment as a Flower app, to deploy with SuperLink and SuperNodes."""
+    from episode.experiments.config import read_experiment
+    from episode.experiments.flower_app import write_app
+
+    for path in write_app(folder, read_experiment(config, settings or [])):
+        typer.echo(path)
+
+
+@app.command(epilog="Example: episode flower run my-app my-superlink")
+def run(
+    folder: Annotated[Path, typer.Argument(help="The app's folder.")],
+    superlink: Annotated[str, typer.Argument(help="The SuperLink's name in Flower's config.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--run-config", "-c", help="As flwr run's: 'budget.rounds=5'."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Stop waiting after so long.")] = 7 * 86400.0,
+) -> None:
+    """Run an app and wait for its end; fails if the run fails (flwr run alone does not)."""
+    from episode.engines.flower_simulation import require_flower
+
+    require_flower()
+    options = [part for change in changes or [] for part in ("-c", change)]
+    started = _flwr("run", str(folder), superlink, *options)
+    number = str(started.get("run-id", ""))
+    if not number:
+        raise ClusterError(f"The run was not started: {json.dumps(started)[:500]}")
+    typer.echo(f"Run {number} has started.", err=True)
+    until, pause = time.monotonic() + seconds, 2.0
+    while not (status := _status(number, superlink)).startswith("finished"):
+        if time.monotonic() > until:
+            raise ClusterError(f"Run {number} is still {status} after {seconds:g} s.")
+        time.sleep(pause)
+        pause = min(1.5 * pause, 15.0)  # each look costs a process
+    if status != "finished:completed":
+        log = _last_words(number, superlink)
+        raise ClusterError(f"Run {number} has {status.replace(':', ': ')}. {log}")
+    typer.echo(f"Run {number} is complete.")
+
+
+def _status(number: str, superlink: str) -> str:
+    found = _flwr("list", superlink, "--run-id", number).get("runs") or [{}]
+    return str(found[0].get("status", "unknown"))
+
+
+def _last_words(number: str, superlink: str) -> str:
+    """The last line of the run's log that names an error."""
+    done = subprocess.run(
+        [_program(), "log", number, superlink, "--show"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    lines = [line.strip() for line in done.stdout.splitlines() if "Error" in line]
+    return lines[-1] if lines else f"See: flwr log {number} {superlink} --show"
+
+
+def _flwr(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [_program(), *arguments, "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    start = done.stdout.find("{")
+    try:
+        found: dict[str, Any] = json.loads(done.stdout[start:])
+    except ValueError:
+        words = (done.stderr or done.stdout).strip()[-500:]
+        raise ClusterError(f"flwr {arguments[0]} failed: {words}") from None
+    if found.get("success") is False:
+        reason = found.get("error-message") or found.get("error") or "no reason given"
+        raise ClusterError(f"flwr {arguments[0]} failed: {str(reason).strip()}")
+    return found
+
+
+def _program() -> str:
+    beside = Path(sys.executable).with_name("flwr")
+    found = str(beside) if beside.exists() else shutil.which("flwr")
+    if not found:
+        raise EpisodeError("The flwr command is not installed: pip install 'episode-fl[flower]'.")
+    return found

@@ -1,0 +1,104 @@
+"""Between a model's named arrays and the one vector x̄ that the algorithms work on."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from episode.federation.state import Buffers
+
+Shapes = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes, in the vector's order, of what is trained and what goes with it."""
+
+    trained: Shapes
+    floats: Shapes
+    """Buffers that are averaged."""
+    integers: Shapes
+    """Buffers of which the maximum is taken."""
+    aliases: dict[str, str]
+    """Other names of trained parameters (tied weights)."""
+    frozen: dict[str, int]
+    """Parameters that are not trained and stay at home, with a checksum."""
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        """The layout of a model, as `tasks.neural` flattens it."""
+        trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        names = {id(p): n for n, p in trained.items()}
+        buffers = dict(model.named_buffers())
+        return cls(
+            trained={n: list(p.shape) for n, p in trained.items()},
+            floats={n: list(b.shape) for n, b in buffers.items() if b.is_floating_point()},
+            integers={n: list(b.shape) for n, b in buffers.items() if not b.is_floating_point()},
+            aliases={
+                n: names[id(p)]
+                for n, p in model.named_parameters(remove_duplicate=False)
+                if p.requires_grad and n not in trained
+            },
+            frozen={n: _checksum(p) for n, p in model.named_parameters() if not p.requires_grad},
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Layout:
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def objection(self, arrays: Mapping[str, Tensor]) -> str | None:
+        """Why these arrays are not this model's, if they are not."""
+        for name, shape in self.trained.items():
+            if name not in arrays:
+                return f"trains {name}, which the initial arrays do not have"
+            if list(arrays[name].shape) != shape:
+                return f"has {name} of {shape}, but the initial arrays {list(arrays[name].shape)}"
+        for name, shape in (self.floats | self.integers).items():
+            if name in arrays and list(arrays[name].shape) != shape:
+                return f"has {name} of {shape}, but the initial arrays {list(arrays[name].shape)}"
+        for name, checksum in self.frozen.items():
+            if name in arrays and _checksum(arrays[name]) != checksum:
+                return f"has other values in {name}, which is frozen, than the initial arrays"
+        known = {*self.trained, *self.floats, *self.integers, *self.aliases, *self.frozen}
+        if extra := sorted(arrays.keys() - known):
+            return f"has no {extra[0]}, which is among the initial arrays"
+        dtypes = sorted({str(arrays[n].dtype) for n in self.trained})
+        return f"cannot train arrays of several types ({', '.join(dtypes)})" if dtypes[1:] else None
+
+    def split(self, arrays: Mapping[str, Tensor], buffers: Buffers) -> tuple[Tensor, Buffers]:
+        """x̄ and the buffers of these arrays; a buffer that they do not have keeps its value."""
+        x = torch.cat([arrays[name].reshape(-1) for name in self.trained])
+        floats = _replaced(self.floats, buffers.floats.to(x.dtype), arrays)
+        return x, Buffers(floats, _replaced(self.integers, buffers.integers, arrays))
+
+    def join(self, x: Tensor, buffers: Buffers, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The arrays of x̄ under the names, in the order and of the types of `like`."""
+        values = _cut(self.trained, x)
+        values |= _cut(self.floats, buffers.floats) | _cut(self.integers, buffers.integers)
+        values |= {alias: values[name] for alias, name in self.aliases.items()}
+        return {name: values.get(name, t).to(t.dtype).clone() for name, t in like.items()}
+
+
+def _cut(shapes: Shapes, flat: Tensor) -> dict[str, Tensor]:
+    sizes = [torch.Size(shape).numel() for shape in shapes.values()]
+    parts = flat.split_with_sizes(sizes) if sizes else ()
+    return {n: part.view(shapes[n]) for n, part in zip(shapes, parts, strict=True)}
+
+
+def _replaced(shapes: Shapes, flat: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
+    parts = _cut(shapes, flat)
+    pieces = [arrays.get(name, part).reshape(-1).to(flat.dtype) for name, part in parts.items()]
+    return torch.cat(pieces) if pieces else flat
+
+
+def _checksum(tensor: Tensor) -> int:
+    values = tensor.detach().cpu().contiguous()
+    return zlib.crc32(values.reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -1,0 +1,277 @@
+"""A SuperLink and SuperNodes on loopback, as processes; none of them is left behind."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+BIN = Path(sys.executable).parent
+NAME = "here"
+
+
+@dataclass
+class Deployment:
+    """One SuperLink; sites are started by number. Use as a context: all ends with it."""
+
+    folder: Path
+    sites: int = 3
+    secure: bool = False
+    mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __enter__(self) -> Deployment:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        home = self.folder / "home"
+        home.mkdir()
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST")},
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "200",
+            "EPISODE_TEST": self.mark,
+        }
+        safety = ["--insecure"]
+        connection = "insecure = true"
+        if self.secure:
+            self.authority = make_authority(self.folder)
+            safety = ["--ssl-ca-certfile", str(self.authority)]
+            safety += ["--ssl-certfile", str(self.folder / "server.pem")]
+            safety += ["--ssl-keyfile", str(self.folder / "server.key")]
+            safety += ["--enable-supernode-auth"]
+            connection = f'root-certificates = "{self.authority}"'
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n'
+            f'address = "127.0.0.1:{self.port}"\n{connection}\n'
+        )
+        command = ["flower-superlink", *safety, "--disable-runtime-dependency-installation"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        self.superlink = self._start(command, "superlink.log")
+        try:
+            self._wait_for_port()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def start_site(
+        self, number: int, key: Path | None = None, root: Path | None = None, tries: int = 0
+    ) -> None:
+        """A SuperNode; with node authentication, of a key that was registered before."""
+        safety = ["--insecure"]
+        if self.secure:
+            safety = ["--root-certificates", str(root or self.authority)]
+            if key is not None:
+                safety += ["--auth-supernode-private-key", str(key)]
+        command = ["flower-supernode", *safety, "--superlink", f"127.0.0.1:{self.port}"]
+        command += ["--host", "127.0.0.1", "--port", str(free_port())]
+        command += ["--max-retries", str(tries)] if tries else []
+        command += ["--node-config", f"partition-id={number} num-partitions={self.sites}"]
+        self.nodes[number] = self._start(command, f"site-{number}.log", self._mark_of(number))
+
+    def kill_site(self, number: int) -> None:
+        """SIGKILL, to the SuperNode and to what it runs (which has sessions of its own)."""
+        process = self.nodes.pop(number)
+        process.kill()
+        _kill(self.processes(self._mark_of(number)))
+        process.wait(timeout=30)
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL, to one process of ours."""
+        _kill({pid: ""})
+
+    def stop_site(self, number: int) -> None:
+        """SIGSTOP: it is there, and never answers."""
+        for pid in self.processes(self._mark_of(number)):
+            os.kill(pid, signal.SIGSTOP)
+
+    def flwr(self, *arguments: str, timeout: float = 120) -> dict[str, Any]:
+        command = [str(BIN / "flwr"), *arguments, "--format", "json"]
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        start = done.stdout.find("{")
+        assert start >= 0, done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout[start:])
+        return found
+
+    def run(self, app: Path, changes: Sequence[str] = ()) -> str:
+        """Starts a run; returns its number."""
+        options = [part for change in changes for part in ("-c", change)]
+        return str(self.flwr("run", str(app), NAME, *options)["run-id"])
+
+    def status(self, number: str) -> str:
+        return str(self.flwr("list", NAME, "--run-id", number)["runs"][0]["status"])
+
+    def wait(self, number: str, seconds: float) -> str:
+        """The status in which the run has ended."""
+        until = time.monotonic() + seconds
+        while not (status := self.status(number)).startswith("finished"):
+            assert time.monotonic() < until, f"{status} after {seconds} s:\n{self.log()}"
+            time.sleep(0.5)
+        return status
+
+    def log(self, name: str = "superlink") -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def serverapp(self) -> int | None:
+        """The process of the run's ServerApp."""
+        for pid, command in self.processes().items():
+            if "flwr-serverapp" in command:
+                return pid
+        return None
+
+    def end(self) -> None:
+        """Ends every process that carries our mark, by its id."""
+        until = time.monotonic() + 20
+        while (left := self.processes()) and time.monotonic() < until:
+            _kill(left)
+            for process in (*self.nodes.values(), self.superlink):
+                process.poll()
+            time.sleep(0.1)
+        assert not left
+        for process in (*self.nodes.values(), self.superlink):
+            process.wait(timeout=10)
+
+    def _mark_of(self, number: int) -> str:
+        return f"{self.mark}-site-{number}"
+
+    def _start(
+        self, command: Sequence[str], log: str, mark: str | None = None
+    ) -> subprocess.Popen[bytes]:
+        with (self.folder / log).open("ab") as file:
+            return subprocess.Popen(
+                [str(BIN / command[0]), *command[1:]],
+                env={**self.environment, "EPISODE_TEST": mark or self.mark},
+                cwd=self.folder,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _wait_for_port(self) -> None:
+        until = time.monotonic() + 90
+        while time.monotonic() < until:
+            with socket.socket() as s:
+                if s.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            assert self.superlink.poll() is None, self.log()
+            time.sleep(0.2)
+        raise AssertionError(self.log())
+
+    def processes(self, mark: str | None = None) -> dict[int, str]:
+        """Processes with our mark in their environment, and their command lines."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if (mark or self.mark).encode() in (path / "environ").read_bytes():
+                    state = (path / "stat").read_text().rpartition(")")[2].split()[0]
+                    command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    if state != "Z":
+                        found[int(path.name)] = command
+            except OSError:
+                continue
+        return found
+
+
+def _kill(processes: dict[int, str]) -> None:
+    for pid in processes:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def make_authority(folder: Path, name: str = "ca") -> Path:
+    """A certificate authority and, signed by it, a server's certificate for loopback."""
+    authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"episode test {name}")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+
+    def build(subject: x509.Name, key: Any) -> x509.CertificateBuilder:
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer)
+        builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+        return builder.not_valid_before(now - day).not_valid_after(now + day)
+
+    root = build(issuer, authority_key).add_extension(x509.BasicConstraints(True, None), True)
+    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    root = root.add_extension(usage, True)
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    server = build(subject, server_key)
+    server = server.add_extension(x509.SubjectAlternativeName(names), False)
+    pem = serialization.Encoding.PEM
+    path = folder / f"{name}.pem"
+    path.write_bytes(root.sign(authority_key, hashes.SHA256()).public_bytes(pem))
+    if name == "ca":
+        signed = server.sign(authority_key, hashes.SHA256())
+        (folder / "server.pem").write_bytes(signed.public_bytes(pem))
+        (folder / "server.key").write_bytes(
+            server_key.private_bytes(
+                pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+    return path
+
+
+def make_key(folder: Path, name: str) -> Path:
+    """A site's key, as ssh-keygen -t ecdsa -b 384 makes it; the public one beside it."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    path = folder / name
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.OpenSSH,
+            serialization.NoEncryption(),
+        )
+    )
+    path.with_suffix(".pub").write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+    )
+    return path

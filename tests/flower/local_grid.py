@@ -1,0 +1,108 @@
+"""A grid in this process: real messages, serialised both ways, to a real ClientApp; and faults."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
+
+Fault = Callable[[int, Message], Message | None]
+"""What becomes of a client's reply: (client, reply) to a reply, or None for silence."""
+APP_RAISED, NODE_UNAVAILABLE = 2, 5
+
+
+@dataclass
+class LocalGrid(Grid):
+    """Nodes 1000, 1001, … with partition ids 0, 1, …; `fault` may spoil or swallow replies."""
+
+    app: ClientApp
+    partitions: list[int]
+    num_partitions: int | None = None
+    fault: Fault = lambda client, reply: reply
+    sent: list[Message] = field(default_factory=list)
+    contexts: dict[int, Context] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+        self._ids = itertools.count()
+        self._replies: dict[str, Message] = {}
+        for k, partition in enumerate(self.partitions):
+            self.connect(1000 + k, partition)
+
+    def connect(self, node: int, partition: int) -> None:
+        config: Any = {"partition-id": partition}
+        config["num-partitions"] = self.num_partitions or len(self.partitions)
+        run = id(self)  # so that workers of another grid are not found in the cache
+        self.contexts[node] = Context(run, node, config, RecordDict(), {})
+
+    def forget(self, client: int) -> None:
+        """Restarts a site: its memory is gone."""
+        self._of(client).state = RecordDict()
+
+    def _of(self, client: int) -> Context:
+        return next(c for c in self.contexts.values() if c.node_config["partition-id"] == client)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            name = f"message-{next(self._ids)}"
+            message.metadata.__dict__["_message_id"] = name
+            ids.append(name)
+            self.sent.append(message)
+            reply = self._answer(message)
+            if reply is not None:
+                reply.metadata.__dict__["_reply_to_message_id"] = name
+                self._replies[name] = reply
+        return ids
+
+    def _answer(self, message: Message) -> Message | None:
+        node = message.metadata.dst_node_id
+        if node not in self.contexts:
+            error = Message(Error(NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)
+            error.metadata.__dict__["_src_node_id"] = 1  # as a SuperLink does
+            return error
+        context = self.contexts[node]
+        try:
+            reply = serialised(self.app(serialised(message), context))
+        except ValueError as error:  # as a SuperNode does
+            reply = Message(Error(APP_RAISED, f"ClientAppException: {error}"), reply_to=message)
+        return self.fault(int(context.node_config["partition-id"]), reply)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._replies.pop(i) for i in message_ids if i in self._replies]
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
+        return self.pull_messages(self.push_messages(messages))
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+
+def serialised(message: Message) -> Message:
+    """As it comes out of Flower's own bytes."""
+    if message.has_error():
+        return message
+    content = message.content
+    parts = {name: part.deflate() for name, part in get_all_nested_objects(content).items()}
+    copy = Message(content, reply_to=message)
+    copy.__dict__["_metadata"] = message.metadata
+    copy.__dict__["_content"] = inflate_object_from_contents(content.object_id, parts)
+    return copy

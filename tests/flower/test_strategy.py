@@ -1,0 +1,222 @@
+"""EpisodeStrategy and attach: the simulation's numbers, bit for bit, and Flower's manners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federation import SITES, Net, app, arrays, assert_same, data_of, grid, in_simulation, on_flower
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from local_grid import LocalGrid
+from torch import nn
+
+from episode import ALGORITHMS, Algorithm, EpisodeError, Uniform
+from episode.engines.flower_client import Site, add_actions
+from episode.engines.flower_server import FlowerEngine
+from episode.engines.flower_sites import Patience, Sites
+from episode.errors import ClusterError
+from episode.federation.protocols import Task
+from episode.results.store import read_rounds
+from episode.testing import check_engine
+
+
+def engine(task: Task, algorithm: Algorithm) -> FlowerEngine:
+    client = ClientApp()
+    add_actions(client, lambda context, number, seed: Site(task, number), threads=1)
+    network = LocalGrid(client, list(reversed(range(task.num_clients))))
+    sites = Sites(network, Patience(deadline=20, start_seconds=20), 0)
+    sites.meet()
+    return FlowerEngine(sites, algorithm)
+
+
+@pytest.mark.slow
+def test_the_flower_engine_is_sound() -> None:
+    check_engine(engine)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_gives_the_numbers_of_the_simulation(name: str) -> None:
+    assert_same(on_flower(name).model, in_simulation(name))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        Algorithm.named("episode", momentum=0.9, weight_decay=0.01, reuse_probe=True),
+        Algorithm.named("scaffold_clipped", momentum=0.5, nesterov=True),
+        Algorithm.named("episode_plus_plus", weighting="examples"),
+        Algorithm.named("parallel_sgd", momentum=0.9),
+    ],
+    ids=str,
+)
+def test_options_too(algorithm: Algorithm) -> None:
+    assert_same(on_flower(algorithm).model, in_simulation(algorithm))
+
+
+@pytest.mark.parametrize("name", ["episode", "scaffold", "episode_plus_plus"])
+def test_cohorts_of_some_sites_give_the_numbers_of_the_simulation(name: str) -> None:
+    some = Uniform(2)
+    assert_same(on_flower(name, cohorts=some).model, in_simulation(name, some))
+
+
+def test_only_the_global_gradient_goes_down_after_a_probe() -> None:
+    """As the counted bytes say: the sites hold x̄_r already."""
+    ended = on_flower("episode")
+    for message in ended.grid.sent:
+        records = message.content.array_records
+        if message.metadata.message_type == "train.local":
+            assert list(records["episode.arrays"]) == ["G"]
+        assert "episode.state" not in records
+        for record in message.content.values():
+            assert type(record).__name__ in ("ArrayRecord", "ConfigRecord", "MetricRecord")
+        for record in records.values():
+            assert all(a.stype == "numpy.ndarray" for a in record.values())
+
+
+def test_it_evaluates_as_flower_does() -> None:
+    client = app()
+
+    @client.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        model = Net()
+        model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+        number = int(context.node_config["partition-id"])
+        assert message.content.config_records["config"]["extra"] == 7
+        metrics = MetricRecord({"number": number, "num-examples": 1 + number})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    seen: list[int] = []
+
+    def on_server(server_round: int, found: ArrayRecord) -> MetricRecord:
+        seen.append(server_round)
+        Net().load_state_dict(found.to_torch_state_dict())
+        return MetricRecord({"accuracy": 0.5})
+
+    from flwr.app import ConfigRecord
+
+    from episode.flower import EpisodeStrategy
+
+    strategy = EpisodeStrategy(eta=0.1, gamma=0.1, local_steps=2)
+    result = strategy.start(
+        grid=LocalGrid(client, [0, 1, 2]),
+        initial_arrays=arrays(),
+        num_rounds=2,
+        evaluate_config=ConfigRecord({"extra": 7}),
+        evaluate_fn=on_server,
+    )
+    assert seen == [0, 1, 2]
+    assert result.evaluate_metrics_serverapp[2]["accuracy"] == 0.5
+    weighted = (0 * 1 + 1 * 2 + 2 * 3) / 6
+    assert result.evaluate_metrics_clientapp[1]["number"] == pytest.approx(weighted)
+    assert result.train_metrics_clientapp[1]["sites"] == 3
+    assert strategy.run is not None
+    assert strategy.run.summary["figures"]["sites_number"] == pytest.approx(weighted)
+
+
+def test_a_run_has_a_folder_and_goes_on_from_it(tmp_path: Path) -> None:
+    whole = on_flower("scaffold_clipped", folder=tmp_path / "whole", rounds=4)
+
+    class StopError(Exception):
+        pass
+
+    def die_in_round_two(client: int, reply: Message) -> Message:
+        label = reply.content.config_records.get("episode.answer", {})
+        if label.get("round") == 2 and client == 1:
+            raise StopError
+        return reply
+
+    with pytest.raises(StopError):
+        on_flower("scaffold_clipped", die_in_round_two, folder=tmp_path / "cut", rounds=4)
+    resumed = on_flower("scaffold_clipped", folder=tmp_path / "cut", rounds=4)
+    assert_same(resumed.model, whole.model)
+    first, second = (read_rounds(tmp_path / f / "rounds.jsonl") for f in ("whole", "cut"))
+    assert [{**r, "seconds": 0} for r in first] == [{**r, "seconds": 0} for r in second]
+    again = on_flower("scaffold_clipped", folder=tmp_path / "cut", rounds=4)  # read back
+    assert_same(again.model, whole.model)
+
+
+def test_divergence_is_a_result() -> None:
+    ended = on_flower("fedavg", eta=1e200, rounds=6)
+    assert ended.strategy.run is not None
+    assert ended.strategy.run.status == "diverged"
+
+
+class Wider(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, 7, bias=False)
+
+
+class ThawedNet(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.embed.weight.add_(1)
+
+
+def no_data(context: Context) -> Any:
+    inputs, labels = data_of(context)
+    return (
+        (inputs[:0], labels[:0]) if context.node_config["partition-id"] == 1 else (inputs, labels)
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "message"),
+    [
+        (LocalGrid(app(), [0, 1, 1]), {}, r"Site 1 \(node 100[12]\) .* partition-id of node 100"),
+        (LocalGrid(app(), [0, 1, 3]), {"num_sites": 3}, "partition-id 3, but there are 3 sites"),
+        (LocalGrid(app(data_fn=no_data), [0, 1, 2]), {}, "Site 1 .* Client 1 has no examples"),
+        (LocalGrid(app(model_fn=ThawedNet), [0, 1, 2]), {}, "other values in embed.weight, which"),
+        (LocalGrid(app(batch_size=None), [0, 1, 2]), {}, "batch size is None: give attach"),
+        (LocalGrid(ClientApp(), [0, 1, 2]), {"start_seconds": 0.5}, "No query function registered"),
+        (
+            grid(),
+            {"num_sites": 5, "start_seconds": 0.5},
+            "5 sites are needed, but 3 .*site 3, site",
+        ),
+        (grid(), {"min_replies": 4}, "min_replies is 4, but there are 3 sites"),
+        (grid(), {"cohorts": Uniform(4)}, "cohort_size is 4, but there are 3"),
+        (grid(), {"min_replies": 0}, "min_replies is 0"),
+        (grid(), {"algorithm": "epsode"}, "did you mean 'episode'"),
+        (grid(), {"fraction_evaluate": 2}, "fraction_evaluate is 2"),
+        (grid(), {"deadline": -1.0}, "deadline is -1"),
+    ],
+)
+def test_mistakes_are_named(network: LocalGrid, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(EpisodeError, match=message):
+        on_flower(grid=network, **options)
+
+
+def test_a_model_that_is_not_that_of_the_initial_arrays_is_named() -> None:
+    from episode.flower import EpisodeStrategy
+
+    strategy = EpisodeStrategy(eta=0.1, gamma=0.1, local_steps=2, start_seconds=1.0)
+    other = ArrayRecord({**Net().state_dict(), "head.weight": torch.zeros(3, 9)})
+    with pytest.raises(EpisodeError, match=r"Site \d .*head.weight of \[3, 6\], but .* \[3, 9\]"):
+        strategy.start(grid=grid(), initial_arrays=other)
+    less = {k: v for k, v in Net().state_dict().items() if k != "head.bias"}
+    with pytest.raises(EpisodeError, match=r"trains head.bias, which the initial arrays do not"):
+        strategy.start(grid=grid(), initial_arrays=ArrayRecord(less))
+    more = ArrayRecord({**Net().state_dict(), "tail": torch.zeros(2)})
+    with pytest.raises(EpisodeError, match="has no tail, which is among the initial arrays"):
+        strategy.start(grid=grid(), initial_arrays=more)
+    single = ArrayRecord({n: t.float() for n, t in Net().state_dict().items()})
+    with pytest.raises(EpisodeError, match=r"frozen|float64, but the initial arrays are"):
+        strategy.start(grid=grid(), initial_arrays=single)
+
+
+def test_it_is_not_to_be_wrapped() -> None:
+    from episode.flower import EpisodeStrategy
+
+    strategy = EpisodeStrategy(eta=0.1, gamma=0.1, local_steps=2)
+    with pytest.raises(EpisodeError, match="plays its own rounds"):
+        strategy.aggregate_train(1, [])
+    with pytest.raises(ClusterError, match="1 sites are needed, but 0 came"):
+        EpisodeStrategy(eta=0.1, gamma=0.1, local_steps=1, start_seconds=0.2).start(
+            grid=LocalGrid(app(), []), initial_arrays=arrays()
+        )
+    assert SITES == 3
