@@ -17,7 +17,8 @@ from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
 
 if TYPE_CHECKING:
     from episode.experiments.reproduce import Served
-    from episode.experiments.tune import Study, Trial
+    from episode.experiments.study import Study
+    from episode.experiments.tune import Trial
 
 
 class Samplers(StrEnum):
@@ -72,9 +73,10 @@ def tune(
     to be used for everything else. The best config goes to best.toml. A study that was stopped
     goes on, and more processes join in: start the same command again.
     """
-    from episode.experiments.config import apply_override, read_values
     from episode.experiments.search import paper_protocol, parse_space
-    from episode.experiments.tune import Study, Tuner
+    from episode.experiments.study import Study
+    from episode.experiments.tune import Tuner
+    from episode.experiments.values import apply_override, read_values
 
     values = read_values(config) if config else {}
     for override in settings or []:

@@ -16,7 +16,8 @@ from episode.experiments.reproduce.others import (
     Sentiment140Time,
 )  # fmt: skip
 from episode.experiments.reproduce.recipe import Claim, Dish, Kitchen, Recipe, Scale, draw
-from episode.experiments.reproduce.snli import SnliAblation, SnliEffects, SnliTime
+from episode.experiments.reproduce.snli import SnliAblation, SnliEffects
+from episode.experiments.reproduce.snli_time import SnliTime
 from episode.results.sheets import Sheet
 from episode.results.store import dumps, write_text
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from episode.errors import EpisodeError
-from episode.experiments.config import Experiment, apply_override
+from episode.experiments.config import Experiment
 from episode.experiments.grid import at_point
 from episode.experiments.reproduce.stand_in import WRITERS, stand_in
+from episode.experiments.values import apply_override
 from episode.results.figures import Panel, draw_panels
 from episode.results.groups import Spread
 from episode.results.sheets import Sheet
