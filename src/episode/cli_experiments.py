@@ -12,7 +12,7 @@ import typer
 
 from episode.display import SweepDisplay
 from episode.errors import EpisodeError
-from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
+from episode.terminal import AsJson, Quiet, err, out, speaks, stoppable, strict
 
 Settings = Annotated[
     list[str] | None,
@@ -67,9 +67,13 @@ def sweep(
         names = [e.name for e in experiments]
         out.print_json(data=names) if as_json else out.print("\n".join(names), markup=False)
         return
-    with stoppable(command_line()) as stop, SweepDisplay(len(experiments), quiet) as display:
-        write_plan(folder, axes, experiments)
-        outcomes = play(experiments, Orders(folder, jobs, track, stop), display)
+    hushed = quiet or not speaks()
+    with stoppable(command_line()) as stop, SweepDisplay(len(experiments), hushed) as display:
+        if speaks():
+            write_plan(folder, axes, experiments)
+        outcomes = play(experiments, Orders(folder, jobs, track and speaks(), stop), display)
+    if not speaks():
+        return
     groups = grouped([read_run(folder / e.name) for e in experiments])
     final_sheet(groups).write(folder / "table")
     if as_json:

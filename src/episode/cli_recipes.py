@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer
 from episode.cli_experiments import Jobs, Settings, command_line
 from episode.display import SweepDisplay
 from episode.errors import ClientError, EpisodeError, unknown
-from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
+from episode.terminal import AsJson, Quiet, err, out, speaks, stoppable, strict
 
 if TYPE_CHECKING:
     from episode.experiments.reproduce import Served
@@ -73,11 +72,16 @@ def tune(
     to be used for everything else. The best config goes to best.toml. A study that was stopped
     goes on, and more processes join in: start the same command again.
     """
+    from episode.engines.meeting import under_torchrun
     from episode.experiments.search import paper_protocol, parse_space
     from episode.experiments.study import Study
     from episode.experiments.tune import Tuner
     from episode.experiments.values import apply_override, read_values
 
+    if under_torchrun():
+        raise EpisodeError(
+            "A study is not spread by torchrun: start `episode tune` once per process that helps."
+        )
     values = read_values(config) if config else {}
     for override in settings or []:
         apply_override(values, override)
@@ -221,13 +225,14 @@ def reproduce(
         return
     failed: list[str] = []
     if wanted:
-        with stoppable(command_line()) as stop, SweepDisplay(len(wanted), quiet) as display:
+        hushed = quiet or not speaks()
+        with stoppable(command_line()) as stop, SweepDisplay(len(wanted), hushed) as display:
             outcomes = sweep(
                 list(wanted.values()), Orders(kitchen.runs, jobs, False, stop), display
             )
         failed = [f"{o.name}: {o.reason}" for o in outcomes if o.status == "failed"]
-    if int(os.environ.get("RANK", "0")):
-        return  # the first process of a cluster writes
+    if not speaks():
+        return
     if failed:
         raise ClientError(f"{len(failed)} of {len(outcomes)} runs failed, such as {failed[0]}")
     served = [
