@@ -1,7 +1,8 @@
-"""The command line's experiments: `sweep`, `compare`, `report`."""
+"""The command line's experiments: `sweep`, `compare`, `report`, `watch`."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from episode.display import SweepDisplay
-from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
+from episode.errors import EpisodeError
+from episode.terminal import AsJson, Quiet, err, out, speaks, stoppable, strict
 
 Settings = Annotated[
     list[str] | None,
@@ -29,6 +31,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=example)(sweep)
     app.command(epilog="Example: episode compare runs/demo/celgc runs/demo/episode")(compare)
     app.command(epilog="Example: episode report runs/demo")(report)
+    app.command(epilog="Example: episode watch runs/demo")(watch)
 
 
 def sweep(
@@ -64,9 +67,13 @@ def sweep(
         names = [e.name for e in experiments]
         out.print_json(data=names) if as_json else out.print("\n".join(names), markup=False)
         return
-    with stoppable(command_line()) as stop, SweepDisplay(len(experiments), quiet) as display:
-        write_plan(folder, axes, experiments)
-        outcomes = play(experiments, Orders(folder, jobs, track, stop), display)
+    hushed = quiet or not speaks()
+    with stoppable(command_line()) as stop, SweepDisplay(len(experiments), hushed) as display:
+        if speaks():
+            write_plan(folder, axes, experiments)
+        outcomes = play(experiments, Orders(folder, jobs, track and speaks(), stop), display)
+    if not speaks():
+        return
     groups = grouped([read_run(folder / e.name) for e in experiments])
     final_sheet(groups).write(folder / "table")
     if as_json:
@@ -143,6 +150,33 @@ def report(
     path = output or report_path(folders)
     write_report(runs, path, title, extras_of(runs))
     out.print(f"{path}   ({path.stat().st_size / 1e6:.1f} MB, {len(runs)} runs)", markup=False)
+
+
+def watch(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs, sweeps or studies.")],
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option(help="Look once.")] = False,
+) -> None:
+    """Watch runs as they go; ends when nobody is at work on them any more.
+
+    A run that is neither finished nor at work was stopped: it goes on with --resume.
+    """
+    import time
+
+    from rich.live import Live
+
+    from episode.results.live import Watch
+
+    watched = Watch(folders)
+    if not watched.look():
+        raise EpisodeError(f"{folders[0]} holds no runs yet: start one, or give another folder.")
+    if once or not out.is_terminal:
+        out.print(watched.table())
+        return
+    with contextlib.suppress(KeyboardInterrupt), Live(watched.table(), console=out) as live:
+        while watched.at_work():
+            time.sleep(every)
+            live.update(watched.table())
 
 
 def command_line() -> str:

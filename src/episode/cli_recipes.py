@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from episode.cli_experiments import Settings, command_line
-from episode.errors import EpisodeError
-from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
+from episode.cli_experiments import Jobs, Settings, command_line
+from episode.display import SweepDisplay
+from episode.errors import ClientError, EpisodeError, unknown
+from episode.terminal import AsJson, Quiet, err, out, speaks, stoppable, strict
 
 if TYPE_CHECKING:
-    from episode.experiments.tune import Study, Trial
+    from episode.experiments.reproduce import Served
+    from episode.experiments.study import Study
+    from episode.experiments.tune import Trial
 
 
 class Samplers(StrEnum):
@@ -34,6 +38,7 @@ class Pruners(StrEnum):
 def register(app: typer.Typer) -> None:
     """Adds these commands to the command line."""
     app.command(epilog="Example: episode tune --set budget.rounds=10 --folder runs/tune")(tune)
+    app.command(epilog="Example: episode reproduce synthetic complexity")(reproduce)
 
 
 def tune(
@@ -67,10 +72,16 @@ def tune(
     to be used for everything else. The best config goes to best.toml. A study that was stopped
     goes on, and more processes join in: start the same command again.
     """
-    from episode.experiments.config import apply_override, read_values
+    from episode.engines.meeting import under_torchrun
     from episode.experiments.search import paper_protocol, parse_space
-    from episode.experiments.tune import Study, Tuner
+    from episode.experiments.study import Study
+    from episode.experiments.tune import Tuner
+    from episode.experiments.values import apply_override, read_values
 
+    if under_torchrun():
+        raise EpisodeError(
+            "A study is not spread by torchrun: start `episode tune` once per process that helps."
+        )
     values = read_values(config) if config else {}
     for override in settings or []:
         apply_override(values, override)
@@ -151,3 +162,110 @@ def _print_study(study: Study, trials: list[Trial], label: str) -> None:
         f"--set schedule.gamma={chosen.gamma:g}",
         markup=False,
     )
+
+
+class Scales(StrEnum):
+    """How large a reproduction is."""
+
+    smoke = "smoke"
+    laptop = "laptop"
+    paper = "paper"
+
+
+def reproduce(
+    recipes: Annotated[
+        list[str] | None, typer.Argument(help="Names of recipes; without any, they are listed.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All recipes.")] = False,
+    scale: Annotated[
+        Scales, typer.Option(help="Seconds on made-up data, minutes on two cores, or a cluster.")
+    ] = Scales.smoke,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Official files: snli=FOLDER, glove=FILE, …; else what was fetched."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per cell of a table.")] = 1,
+    settings: Settings = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where all goes.", show_default="runs/reproduce-SCALE")
+    ] = None,
+    jobs: Jobs = None,
+    dry_run: Annotated[bool, typer.Option(help="Print the runs' commands, run nothing.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Repeat the paper's tables and figures, and judge its claims.
+
+    Each recipe writes its figure (PNG, PDF) and table (Markdown, LaTeX, CSV) beside the paper's own
+    numbers, and the paper's claims, each marked holds, does not hold, or not testable at this
+    scale. Runs that are there already are used; torchrun -m episode reproduce spreads clients.
+    """
+    from episode.experiments.extras import command_of
+    from episode.experiments.reproduce import RECIPES, Kitchen, Served, index, recipe, serve
+    from episode.experiments.sweep import Orders, sweep
+
+    chosen = list(RECIPES.values()) if everything else [recipe(n) for n in recipes or []]
+    if not chosen:
+        for entry in RECIPES.values():
+            out.print(f"{entry.name:<20} {entry.title} ({entry.place})", markup=False)
+        return
+    given = dict(_pair(text) for text in data or [])
+    kitchen = Kitchen(
+        scale.value, folder or Path(f"runs/reproduce-{scale.value}"), given, seeds, settings or []
+    )
+    missing = {r.name: r.missing(kitchen) for r in chosen}
+    wanted = {
+        e.id: e for r in chosen if not missing[r.name] for e in r.experiments(kitchen)
+    }  # recipes share runs
+    if dry_run:
+        for experiment in wanted.values():
+            target = kitchen.runs / experiment.name
+            words = f"{command_of(experiment.to_dict())} --folder {target} --resume"
+            out.print(words, markup=False)
+        return
+    failed: list[str] = []
+    if wanted:
+        hushed = quiet or not speaks()
+        with stoppable(command_line()) as stop, SweepDisplay(len(wanted), hushed) as display:
+            outcomes = sweep(
+                list(wanted.values()), Orders(kitchen.runs, jobs, False, stop), display
+            )
+        failed = [f"{o.name}: {o.reason}" for o in outcomes if o.status == "failed"]
+    if not speaks():
+        return
+    if failed:
+        raise ClientError(f"{len(failed)} of {len(outcomes)} runs failed, such as {failed[0]}")
+    served = [
+        Served(r, missing=missing[r.name]) if missing[r.name] else serve(r, kitchen) for r in chosen
+    ]
+    index(kitchen, served)
+    _print_served(kitchen.folder, served, as_json)
+    if any(s.missing for s in served):
+        raise typer.Exit(2)
+
+
+def _print_served(folder: Path, served: Sequence[Served], as_json: bool) -> None:
+    if as_json:
+        values = {s.recipe.name: {"missing": s.missing, "claims": [vars(c) for c in s.claims]}
+                  for s in served}  # fmt: skip
+        out.print_json(data=strict(values))
+        return
+    for s in served:
+        out.print(f"[bold]{s.recipe.title}[/bold]")
+        for claim in s.claims:
+            mark = {"holds": "[green]holds[/green]", "does not hold": "[red]does not hold[/red]"}
+            out.print(f"  {mark.get(claim.verdict, claim.verdict)}:", end=" ")
+            out.print(f"{claim.text} ({claim.figures})", markup=False)
+        if s.missing:
+            err.print(f"  Not made: {s.missing}", markup=False)
+    out.print(f"Tables, figures and claims: {folder}/README.md", markup=False)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, path = text.partition("=")
+    known = ("snli", "glove", "sentiment140", "cifar10", "imagenet")
+    if not equals:
+        raise EpisodeError(f"--data {text!r} is not of the form dataset=path.")
+    if name not in known:
+        raise unknown("dataset", name, known)
+    return name, path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,6 +47,11 @@ def stoppable(again: str, cluster: Cluster | None = None) -> Iterator[Callable[[
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def speaks() -> bool:
+    """Whether this process talks to the user: alone, or the first of those torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def strict(values: Any) -> Any:

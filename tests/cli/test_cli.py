@@ -24,7 +24,13 @@ def episode(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedPr
     return done
 
 
-@pytest.mark.parametrize("command", ["demo", "run", "list", "verify", "partition"])
+COMMANDS = [
+    "demo", "run", "list", "verify", "sweep", "compare", "report", "watch", "tune", "reproduce",
+    "partition", "plan", "diagnose",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_help_has_a_sentence_and_an_example(command: str, tmp_path: Path) -> None:
     text = episode(command, "--help", cwd=tmp_path).stdout
     assert f"Example: episode {command}" in text

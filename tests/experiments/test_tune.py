@@ -22,7 +22,8 @@ from episode.experiments.search import (
     paper_protocol,
     parse_space,
 )  # fmt: skip
-from episode.experiments.tune import Study, Tuner
+from episode.experiments.study import Study
+from episode.experiments.tune import Tuner
 
 VALUES: dict[str, Any] = {"task": {"name": "synthetic"}, "budget": {"rounds": 4, "local_steps": 2}}
 

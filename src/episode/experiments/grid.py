@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
-from episode.experiments.config import NAMED, Experiment, apply_override, parse_value, read_values
+from episode.experiments.config import Experiment
+from episode.experiments.values import NAMED, apply_override, parse_value, read_values
 
 Axes = dict[str, list[Any]]
 """A setting's dotted key, and the values it takes."""

@@ -10,82 +10,31 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from episode.errors import EpisodeError, differences
 from episode.experiments.config import Experiment, to_toml
 from episode.experiments.records import Record
-from episode.experiments.search import Range, Space, describe, experiment_at
+from episode.experiments.search import experiment_at
+from episode.experiments.study import (
+    Study,
+    check_study,
+    open_study,
+    optuna_package,
+    sampler_of,
+    suggest,
+)  # fmt: skip
 from episode.experiments.sweep import play
-from episode.randomness import derive
 from episode.results import store
 
 STUDY = "study.json"
-DATABASE = "study.db"
 RUNS = "runs"
 BEST = "best.toml"
 LOCKS = "locks"
-
-Sampler = Literal["grid", "tpe"]
-Pruner = Literal["none", "median", "hyperband"]
-
-
-@dataclass(frozen=True)
-class Study:
-    """What is searched, and how; two processes with the same study work on the same one."""
-
-    folder: Path
-    values: Mapping[str, Any]
-    """The config, but for what is searched."""
-    space: Space
-    sampler: Sampler = "grid"
-    pruner: Pruner = "none"
-    trials: int | None = None
-    """How many are wanted in all; a grid has as many as it has points."""
-    seed: int = 0
-    metric: str | None = None
-    maximise: bool | None = None
-
-    def base(self) -> Experiment:
-        """The experiment before anything is searched."""
-        return experiment_at(self.values, {}, self.split())
-
-    def split(self) -> str | None:
-        """The validation split, where a task has one: the test split is for reporting."""
-        plain = experiment_at(self.values, {}, None)
-        return "validation" if hasattr(plain.task, "evaluate_on") else None
-
-    def judged_by(self) -> tuple[str, bool]:
-        """The figure that is compared, and whether more of it is better."""
-        if self.metric is not None:
-            better = "accuracy" in self.metric if self.maximise is None else self.maximise
-            return self.metric, better
-        return ("validation_accuracy", True) if self.split() else ("value", False)
-
-    @property
-    def wanted(self) -> int:
-        """How many trials there are to be."""
-        if self.sampler == "grid":
-            return math.prod(len(v) for v in self.space.values() if isinstance(v, list))
-        return self.trials or 20
-
-    def description(self) -> dict[str, Any]:
-        """What makes it this study; how many trials are wanted may change."""
-        metric, maximise = self.judged_by()
-        return {
-            "config": self.base().to_dict(),
-            "space": describe(self.space),
-            "sampler": self.sampler,
-            "pruner": self.pruner,
-            "seed": self.seed,
-            "metric": metric,
-            "maximise": maximise,
-        }
 
 
 @dataclass
@@ -111,12 +60,12 @@ class Tuner:
 
     def run(self) -> list[Trial]:
         """Plays what is missing, and returns all trials, the best first."""
-        _check(self.study)
+        check_study(self.study)
         folder = self.study.folder
         (folder / LOCKS).mkdir(parents=True, exist_ok=True)
         with _locked(folder / LOCKS / "study"):
             _claim(self.study)
-            opened = _open(self.study)
+            opened = open_study(self.study)
         while (mine := self._next(opened)) is not None:
             trial, lock = mine
             with lock:
@@ -127,7 +76,7 @@ class Tuner:
 
     def _next(self, opened: Any) -> tuple[Any, IO[str]] | None:
         """A trial nobody works on: one that was left, or a new one; None if all are there."""
-        optuna = _optuna()
+        optuna = optuna_package()
         state = optuna.trial.TrialState
         with _locked(self.study.folder / LOCKS / "study"):
             for frozen in opened.get_trials(deepcopy=False, states=(state.RUNNING,)):
@@ -143,18 +92,18 @@ class Tuner:
             )
             if len(done) >= self.study.wanted:
                 return None
-            opened.sampler = _sampler(self.study, len(done))
+            opened.sampler = sampler_of(self.study, len(done))
             trial = opened.ask()
             lock = _try_lock(self._lock_of(trial.number))
             assert lock is not None
             for name, values in self.study.space.items():
-                _suggest(trial, name, values)
+                suggest(trial, name, values)
             # Told of the last point, a grid sampler would stop a loop of Optuna's; there is none.
             opened.sampler = optuna.samplers.RandomSampler(seed=0)
             return trial, lock
 
     def _play(self, opened: Any, trial: Any) -> None:
-        state = _optuna().trial.TrialState
+        state = optuna_package().trial.TrialState
         study = self.study
         metric, maximise = study.judged_by()
         experiment = experiment_at(study.values, trial.params, study.split())
@@ -229,22 +178,6 @@ def _write_best(study: Study, trials: list[Trial]) -> None:
     store.write_text(study.folder / BEST, to_toml(chosen.to_dict()) + "\n")
 
 
-def _check(study: Study) -> None:
-    if not study.space:
-        raise EpisodeError("A study needs something to search: --search schedule.eta=0.01..1.")
-    ranges = [k for k, v in study.space.items() if isinstance(v, Range)]
-    if study.sampler == "grid" and ranges:
-        raise EpisodeError(
-            f"A grid needs lists of values, but {ranges[0]} is a range: "
-            "list them, or use --sampler tpe."
-        )
-    first: dict[str, Any] = {
-        k: v[0] if isinstance(v, list) else (round(v.low) if v.whole else v.low)
-        for k, v in study.space.items()
-    }
-    experiment_at(study.values, first, study.split())  # a mistake in a key is found at once
-
-
 def _claim(study: Study) -> None:
     """Makes the folder this study's, or refuses one that is another's."""
     path = study.folder / STUDY
@@ -257,54 +190,6 @@ def _claim(study: Study) -> None:
             f"The study in {study.folder} is another one (they differ in "
             f"{', '.join(differing)}): choose another --folder."
         )
-
-
-def _open(study: Study) -> Any:
-    optuna = _optuna()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    _, maximise = study.judged_by()
-    try:
-        return optuna.create_study(
-            storage=f"sqlite:///{study.folder / DATABASE}",
-            study_name="episode",
-            direction="maximize" if maximise else "minimize",
-            pruner=_pruner(study),
-            load_if_exists=True,
-        )
-    except Exception as error:
-        if "SQL" in type(error).__module__ or "sqlalchemy" in type(error).__module__:
-            raise EpisodeError(f"The study {study.folder / DATABASE} is damaged.") from None
-        raise
-
-
-def _sampler(study: Study, done: int) -> Any:
-    """A sampler whose choice depends on the seed and the trials so far, and on nothing else."""
-    samplers = _optuna().samplers
-    seed = derive(study.seed, "tune", done) % 2**31
-    if study.sampler == "grid":
-        return samplers.GridSampler(study.space, seed=study.seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(3, study.wanted // 3)))
-
-
-def _pruner(study: Study) -> Any:
-    pruners = _optuna().pruners
-    if study.pruner == "none":
-        return pruners.NopPruner()
-    rounds = study.base().budget.rounds
-    if study.pruner == "median":
-        return pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=rounds // 5)
-    return pruners.HyperbandPruner(min_resource=max(1, rounds // 9), max_resource=rounds)
-
-
-def _suggest(trial: Any, name: str, values: list[Any] | Range) -> None:
-    if isinstance(values, list):
-        trial.suggest_categorical(name, values)
-    elif values.whole:
-        trial.suggest_int(name, round(values.low), round(values.high))
-    else:
-        trial.suggest_float(name, values.low, values.high, log=values.low > 0)
 
 
 @contextmanager
@@ -324,13 +209,3 @@ def _try_lock(path: Path) -> IO[str] | None:
         return None
     lock.write(str(os.getpid()))
     return lock
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise EpisodeError(
-            "Tuning needs optuna: pip install 'episode-fl[tune]' -c constraints.txt."
-        ) from None
-    return optuna

@@ -1,0 +1,197 @@
+"""What a recipe is: the runs of one table or figure, how they are shown, and what is claimed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from episode.errors import EpisodeError
+from episode.experiments.config import Experiment
+from episode.experiments.grid import at_point
+from episode.experiments.reproduce.stand_in import WRITERS, stand_in
+from episode.experiments.values import apply_override
+from episode.results.figures import Panel, draw_panels
+from episode.results.groups import Spread
+from episode.results.sheets import Sheet
+from episode.results.store import StoredRun
+
+Scale = Literal["smoke", "laptop", "paper"]
+Verdict = Literal["holds", "does not hold", "not testable at this scale"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, how it was judged, and on what."""
+
+    text: str
+    verdict: Verdict
+    figures: str
+    """The numbers it was judged on, and the bound."""
+
+    @classmethod
+    def of(cls, text: str, holds: bool | None, figures: str) -> Claim:
+        verdict: Verdict = "not testable at this scale"
+        if holds is not None:
+            verdict = "holds" if holds else "does not hold"
+        return cls(text, verdict, figures)
+
+
+@dataclass(frozen=True)
+class Kitchen:
+    """Where and at what scale recipes are made."""
+
+    scale: Scale
+    folder: Path
+    data: Mapping[str, str] = field(default_factory=dict)
+    """Folders or archives of official files, by dataset; `glove` is a file of vectors."""
+    seeds: int = 1
+    overrides: Sequence[str] = ()
+    """Settings that every run gets, such as engine.device=cuda."""
+
+    @property
+    def runs(self) -> Path:
+        """Recipes share their runs: the same config is played once."""
+        return self.folder / "runs"
+
+    def place_of(self, dataset: str) -> str | None:
+        """The data to use: made up at scale smoke, else what was given, else what was fetched."""
+        if self.scale == "smoke" and dataset in WRITERS:
+            return str(stand_in(dataset, self.folder / "made-up-data").resolve())
+        return self.data.get(dataset)
+
+
+@dataclass(frozen=True)
+class Dish:
+    """What a recipe came to."""
+
+    sheets: Mapping[str, Sheet]
+    """By file name; `table` is the main one."""
+    panels: Mapping[str, list[list[Panel]]]
+    """Figures by file name: rows of panels."""
+    claims: list[Claim]
+    notes: Sequence[str] = ()
+
+
+class Recipe(ABC):
+    """One table or figure of the paper."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    place: ClassVar[str]
+    """Where it stands in the paper."""
+    datasets: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def experiments(self, kitchen: Kitchen) -> list[Experiment]:
+        """The runs it needs; none, where it computes everything itself."""
+
+    @abstractmethod
+    def serve(self, kitchen: Kitchen) -> Dish:
+        """Tables, figures and claims, once the runs are there."""
+
+    def missing(self, kitchen: Kitchen) -> str:
+        """What keeps it from being made: one sentence, or nothing."""
+        found = self.experiments(kitchen)
+        deal = getattr(found[0].task, "deal", None) if found else None
+        if deal is not None:
+            try:
+                deal(0)
+            except EpisodeError as error:
+                return str(error)
+        return ""
+
+
+Cell = tuple[str, int, float]
+"""(algorithm, I, s)."""
+
+
+def cell_experiment(
+    kitchen: Kitchen, base: Mapping[str, Any], iterations: int, cell: Cell, seed: int
+) -> Experiment:
+    """The run of one cell of a table: every cell has the same number of iterations."""
+    algorithm, steps, similarity = cell
+    values = {k: dict(v) if isinstance(v, Mapping) else v for k, v in base.items()}
+    for override in kitchen.overrides:
+        apply_override(values, override)
+    point: dict[str, Any] = {
+        "algorithm": algorithm,
+        "task.similarity": float(similarity),
+        "budget.local_steps": steps,
+        "budget.rounds": max(1, -(-iterations // steps)),
+        "seed": seed,
+    }
+    return at_point(values, point)
+
+
+@dataclass(frozen=True)
+class Results:
+    """The runs of a table by cell, over seeds."""
+
+    runs: Mapping[Cell, list[StoredRun]]
+
+    def figure(self, cell: Cell, name: str) -> float | None:
+        """The mean final figure; None where no run finished."""
+        values = [
+            float(r.summary["figures"][name])
+            for r in self.runs[cell]
+            if r.status == "finished" and name in r.summary["figures"]
+        ]
+        return Spread.of(values).mean if values else None
+
+    def accuracy(self, cell: Cell) -> float:
+        """Test accuracy in percent; a diverged run has none of it."""
+        return 100 * (self.figure(cell, "test_accuracy") or 0.0)
+
+    def loss(self, cell: Cell) -> float:
+        """Training loss; infinite for a diverged run."""
+        found = self.figure(cell, "train_loss")
+        return float("inf") if found is None else found
+
+    def text(self, cell: Cell) -> tuple[str, str]:
+        """Training loss and test accuracy as a table shows them."""
+        if all(r.status == "diverged" for r in self.runs[cell]):
+            return "diverged", "diverged"
+        pairs = []
+        for name, scale, unit in (("train_loss", 1, ""), ("test_accuracy", 100, "%")):
+            values = [
+                scale * float(r.summary["figures"][name])
+                for r in self.runs[cell]
+                if r.status == "finished"
+            ]
+            digits = 3 if unit == "" else 1
+            pairs.append(Spread.of(values).text(digits) + unit if values else "–")
+        return pairs[0], pairs[1]
+
+    def curve(self, cell: Cell, name: str, axis: str) -> tuple[list[float], list[float]]:
+        """A figure of the first seed along an axis: iterations, rounds or minutes."""
+        run = self.runs[cell][0]
+        steps = 1 if cell[0] == "naive_parallel_clip" else cell[1]
+        scale = {"iterations": float(steps), "rounds": 1.0, "minutes": 1 / 60}[axis]
+        rows = [r for r in run.rounds if name in r.get("figures", {})]
+        along = [r["seconds"] if axis == "minutes" else r["round"] + 1 for r in rows]
+        return [scale * x for x in along], [r["figures"][name] for r in rows]
+
+    def seconds_to(self, cell: Cell, accuracy: float) -> float | None:
+        """Seconds of training of the first seed until this test accuracy, in percent."""
+        for record in self.runs[cell][0].rounds:
+            if 100 * record.get("figures", {}).get("test_accuracy", 0) >= accuracy:
+                return float(record["seconds"])
+        return None
+
+    def rounds_to_loss(self, cell: Cell, loss: float) -> int | None:
+        """Rounds of the first seed until this training loss."""
+        for record in self.runs[cell][0].rounds:
+            if record.get("figures", {}).get("train_loss", float("inf")) <= loss:
+                return int(record["round"]) + 1
+        return None
+
+
+def draw(dish: Dish, folder: Path) -> list[Path]:
+    """The dish's figures as PNG and PDF."""
+    paths = []
+    for name, rows in dish.panels.items():
+        paths += draw_panels(rows, folder / name)
+    return paths

@@ -1,0 +1,61 @@
+"""`sweep`, `compare`, `report`, `watch`, `tune` and `reproduce` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from made_runs import make_run
+from test_cli import episode
+
+
+@pytest.mark.slow
+def test_from_a_sweep_to_its_report(tmp_path: Path) -> None:
+    tiny = ["--set", "task=synthetic", "--set", "budget.rounds=4", "--set", "schedule.eta=1e6"]
+    over = ["--over", "algorithm=celgc,fedavg", "--over", "seed=0,1", "--jobs", "1"]
+    done = episode("sweep", *tiny, *over, "--folder", "s", "--track", cwd=tmp_path)
+    assert "4 runs in s" in done.stdout
+    assert len(list(tmp_path.glob("s/*/events/events.out*"))) == 4
+    assert "diverged" in (tmp_path / "s" / "table.md").read_text()
+    done = episode("compare", "s", cwd=tmp_path)
+    assert "algorithm.name" in done.stdout
+    rows = json.loads(episode("compare", "s", "--json", cwd=tmp_path).stdout)
+    assert {r["settings"]["seed"] for r in rows} == {0, 1}
+    done = episode("report", "s", cwd=tmp_path)
+    assert done.stdout.startswith("s/report.html")
+    assert "4 runs" in episode("watch", "s", cwd=tmp_path).stdout
+
+
+@pytest.mark.slow
+def test_tune_ends_with_a_config_that_runs(tmp_path: Path) -> None:
+    search = ["--search", "schedule.eta=0.01,0.02", "--set", "task=synthetic"]
+    rounds = ["--set", "budget.rounds=3"]
+    done = episode("tune", *search, *rounds, "--folder", "t", cwd=tmp_path)
+    assert "2 trials, the best first" in done.stdout
+    assert episode("run", "t/best.toml", "--json", cwd=tmp_path).stdout
+    other = episode("tune", *search, "--folder", "t", cwd=tmp_path, code=2)
+    assert "is another one (they differ in config.budget.rounds)" in other.stderr
+
+
+def test_recipes_are_listed_and_their_data_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPISODE_HOME", str(tmp_path / "home"))
+    assert "snli-ablation" in episode("reproduce", cwd=tmp_path).stdout
+    done = episode("reproduce", "snli", "--scale", "laptop", cwd=tmp_path, code=2)
+    assert "snli is not on this machine: get it with `episode data fetch snli`" in done.stderr
+    done = episode("reproduce", "snli", "--data", "glov=x", cwd=tmp_path, code=2)
+    assert "did you mean 'glove'" in done.stderr
+
+
+def test_folders_that_cannot_be_compared_are_one_sentence(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", task="digits")
+    make_run(tmp_path / "b", task="snli")
+    for command in ("compare", "report"):
+        done = episode(command, "a", "b", cwd=tmp_path, code=2)
+        assert "runs of different tasks (digits, snli)" in done.stderr
+        (tmp_path / "none").mkdir(exist_ok=True)
+        done = episode(command, "none", cwd=tmp_path, code=2)
+        assert "is not a run's folder and holds none" in done.stderr
+        assert done.stderr.count("\n") == 1

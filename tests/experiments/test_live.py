@@ -1,0 +1,76 @@
+"""Live views: `episode watch` and TensorBoard events."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+from pathlib import Path
+
+import pytest
+from made_runs import make_run
+
+from episode.errors import EpisodeError
+from episode.experiments.config import read_experiment
+from episode.experiments.run import execute, job_of
+from episode.experiments.track import Tracker
+from episode.results.live import Follower, Watch, is_locked, sparkline
+
+
+def test_a_follower_reads_what_was_added_and_waits_for_half_lines(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a", rounds=10, status="running")
+    path = folder / "rounds.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4]) + lines[4][:20])
+    follower = Follower(folder)
+    follower.look()
+    assert follower.last["round"] == 3
+    path.write_text("".join(lines))
+    follower.look()
+    assert follower.last["round"] == 9
+    assert len(follower.losses) == 10
+    path.write_text("".join(lines[:2]))  # it was killed, and goes on from a checkpoint
+    follower.look()
+    assert follower.last["round"] == 1
+    assert len(follower.losses) == 2
+
+
+def test_running_stopped_and_ended_are_told_apart(tmp_path: Path) -> None:
+    make_run(tmp_path / "done", status="diverged")
+    going = make_run(tmp_path / "going", seed=1, status="running")
+    make_run(tmp_path / "left", seed=2, status="running")
+    watch = Watch([tmp_path])
+    with (going / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert is_locked(going / ".lock")
+        statuses = {f.folder.name: f.status for f in watch.look()}
+        assert statuses == {"done": "diverged", "going": "running", "left": "stopped"}
+        assert watch.at_work()
+    assert not is_locked(going / ".lock")
+    assert not watch.at_work()
+    assert watch.table().row_count == 3
+    with pytest.raises(EpisodeError, match="There is no folder"):
+        Watch([tmp_path / "nowhere"])
+
+
+def test_a_sparkline_falls_with_its_values() -> None:
+    assert sparkline([3.0, 2.0, 1.0, 0.0], 4) == "█▆▃▁"
+    assert sparkline([1.0]) == ""
+    assert sparkline([1.0, math.nan, 2.0, math.inf]) == "▁█"
+
+
+def test_tracked_events_are_the_rounds(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    experiment = read_experiment(None, ["task=synthetic", "budget.rounds=5"])
+    with Tracker(tmp_path) as tracker:
+        run = execute(job_of(experiment), tmp_path, tracker)
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    for tag, key in (("round/loss", "loss"), ("costs/exchanges", "exchanges")):
+        assert [e.step for e in events.Scalars(tag)] == [r["round"] for r in run.history]
+        assert [e.value for e in events.Scalars(tag)] == pytest.approx(
+            [r[key] for r in run.history], rel=1e-6
+        )
+    assert events.Scalars("figures/gap")[-1].value == pytest.approx(
+        run.summary["figures"]["gap"], rel=1e-6
+    )
