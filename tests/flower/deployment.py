@@ -34,6 +34,8 @@ class Deployment:
     folder: Path
     sites: int = 3
     secure: bool = False
+    simulation: bool = False
+    """Whether the SuperLink simulates its sites."""
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -62,12 +64,15 @@ class Deployment:
             safety += ["--ssl-keyfile", str(self.folder / "server.key")]
             safety += ["--enable-supernode-auth"]
             connection = f'root-certificates = "{self.authority}"'
+        if self.simulation:
+            connection += f"\noptions.num-supernodes = {self.sites}"
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\n'
             f'address = "127.0.0.1:{self.port}"\n{connection}\n'
         )
         command = ["flower-superlink", *safety, "--disable-runtime-dependency-installation"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--simulation"] if self.simulation else []
         self.superlink = self._start(command, "superlink.log")
         try:
             self._wait_for_port()
@@ -144,7 +149,7 @@ class Deployment:
         until = time.monotonic() + seconds
         while not (status := self.status(number)).startswith("finished"):
             assert time.monotonic() < until, f"{status} after {seconds} s:\n{self.log()}"
-            time.sleep(0.5)
+            time.sleep(2.0)  # each look is a process
         return status
 
     def log(self, name: str = "superlink") -> str:

@@ -122,26 +122,30 @@ def test_a_deployment_with_tls_and_keys_gives_the_numbers_of_the_simulation(tmp_
 def test_sites_killed_in_each_phase_and_one_that_never_answers(tmp_path: Path) -> None:
     from federation import Without
 
-    more = ("budget.rounds=3", "engine.min_replies=1")
-    with Deployment(tmp_path / "d") as deployment:
-        for number in range(3):
+    more = ("task.num_clients=4", "engine.min_replies=1")
+    with Deployment(tmp_path / "d", sites=4) as deployment:
+        for number in range(4):
             deployment.start_site(number)
         app = write(tmp_path / "app", *more, faulty=True)
         run = tmp_path / "run"
-        mark = order(deployment, 2, "probe", 0)
-        number = deployment.run(app, [f'folder="{run}"'])
+        mark = order(deployment, 3, "probe", 0)
+        started = deployment.run(app, [f'folder="{run}"'])
+        until(mark.exists, SECONDS, deployment.log)
+        deployment.kill_site(3)
+        mark = order(deployment, 2, "local", 0)
         until(mark.exists, SECONDS, deployment.log)
         deployment.kill_site(2)
         mark = order(deployment, 1, "local", 1)
         until(mark.exists, SECONDS, deployment.log)
         deployment.stop_site(1)
         until((run / "summary.json").exists, SECONDS, deployment.log)
-        assert deployment.wait(number, 30) == "finished:completed"
+        assert deployment.wait(started, 60) == "finished:completed"
         rounds = read_rounds(run / "rounds.jsonl")
-        assert [r["cohort"] for r in rounds] == [[0, 1], [0], [0]]
-        assert "in the probe phase" in rounds[0]["missing"]["2"]
+        assert [r["cohort"] for r in rounds] == [[0, 1], [0]]
+        assert "in the probe phase" in rounds[0]["missing"]["3"]
+        assert "in the local phase" in rounds[0]["missing"]["2"]
         assert "did not reply within" in rounds[1]["missing"]["1"]
-        gone = Without(((0, 2), (1, 2), (2, 2), (1, 1), (2, 1)))
+        gone = Without(((0, 3), (0, 2), (1, 3), (1, 2), (1, 1)))
         same(run, expected(*more, cohorts=gone))
 
 
@@ -174,6 +178,17 @@ def test_a_killed_serverapp_and_a_stopped_run_go_on_where_they_were(tmp_path: Pa
             third = deployment.run(app, [f'folder="{run}"'])
             assert deployment.wait(third, SECONDS) == "finished:completed"
         same(run, expected(*more))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_flwr_run_takes_the_example_as_it_is(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "flower"
+    with Deployment(tmp_path / "d", simulation=True) as deployment:
+        number = deployment.run(example, ["num-rounds=2"])
+        assert deployment.wait(number, 180) == "finished:completed", deployment.log()
+        model = torch.load(tmp_path / "d" / "digits_sites.pt", weights_only=True)
+        assert model["2.bias"].shape == (10,)
 
 
 @pytest.mark.long

@@ -53,7 +53,7 @@ def test_who_is_lost_in_the_local_phase_is_left_out_of_both_means(
     algorithm: Any, act: Callable[[Message], Message | None]
 ) -> None:
     fault = at(1, "local", 2, act)
-    ended = on_flower(algorithm, fault, min_replies=2, deadline=0.6)
+    ended = on_flower(algorithm, fault, min_replies=2, deadline=0.1)
     assert_same(ended.model, in_simulation(algorithm, Without(((2, 1),))))
     assert [r["cohort"] for r in ended.history] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 1, 2]]
     assert "in the local phase" in ended.history[2]["missing"]["1"]
@@ -110,7 +110,7 @@ def test_a_node_with_the_number_of_one_that_is_silent_takes_its_place() -> None:
             network.connect(2001, 1)
         return None if reply.metadata.src_node_id in dead else reply
 
-    ended = on_flower("episode", fault, grid=network, min_replies=2, deadline=0.4)
+    ended = on_flower("episode", fault, grid=network, min_replies=2, deadline=0.1)
     assert [r["cohort"] for r in ended.history][-1] == [0, 1, 2]
     assert_same(ended.model, in_simulation("episode", Without(((1, 1),))))
 
@@ -119,7 +119,7 @@ def test_a_site_that_missed_the_first_memories_starts_from_the_others_mean() -> 
     def fault(client: int, reply: Message) -> Message | None:
         return None if client == 1 and label(reply)[0] == "probe" else reply
 
-    ended = on_flower("episode_plus_plus", fault, min_replies=2, deadline=0.4, folder=None)
+    ended = on_flower("episode_plus_plus", fault, min_replies=2, deadline=0.1, folder=None)
     assert [r["cohort"] for r in ended.history][1:] == [[0, 1, 2]] * 3
 
 
@@ -132,7 +132,7 @@ def test_the_servers_memory_stays_the_mean_of_all(algorithm: str, tmp_path: Path
         lost = label(reply) in {("probe", 0), ("local", 1)} and client == 1
         return None if lost or (client == 2 and label(reply) == ("local", 2)) else reply
 
-    on_flower(algorithm, fault, min_replies=2, deadline=0.4, folder=tmp_path)
+    on_flower(algorithm, fault, min_replies=2, deadline=0.1, folder=tmp_path)
     identity = read_json(tmp_path / "config.json")["id"]
     server, clients = checkpoint.load(tmp_path / CHECKPOINT, identity, "cpu")
     mean = torch.stack([clients[c].memory for c in range(3)]).mean(0)  # type: ignore[misc]
@@ -206,14 +206,14 @@ def test_too_few_replies_are_tried_again_and_then_the_run_stops(tmp_path: Path) 
             return None if len(tries) <= 2 else reply
         return reply
 
-    ended = on_flower("episode", twice, deadline=0.3)
+    ended = on_flower("episode", twice, deadline=0.1)
     assert ended.history[2]["attempts"] == 3
     assert_same(ended.model, in_simulation("episode"))
 
     never = at(1, "local", 2, silence)
     who = r"Round 2 was tried 2 times, and 2 of 3 sites .* site 1 did not reply within .* local"
     with pytest.raises(ClusterError, match=who):
-        on_flower("episode", never, deadline=0.3, retries=1, folder=tmp_path)
+        on_flower("episode", never, deadline=0.1, retries=1, folder=tmp_path)
     assert read_json(tmp_path / "summary.json")["status"] == "failed"
     assert len(read_rounds(tmp_path / "rounds.jsonl")) == 2
     resumed = on_flower("episode", folder=tmp_path)

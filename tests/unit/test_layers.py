@@ -22,6 +22,17 @@ def test_no_module_is_too_long_to_read() -> None:
         assert len(file.read_text().splitlines()) <= limit, file
 
 
+def test_only_rooms_that_say_so_know_of_flower() -> None:
+    source = Path(__file__).parents[2] / "src" / "episode"
+    users = {
+        str(file.relative_to(source))
+        for file in source.rglob("*.py")
+        if "from flwr" in file.read_text() or "import flwr" in file.read_text()
+    }
+    allowed = {"flower.py", "experiments/flower_runs.py"}
+    assert {u for u in users if not u.startswith("engines/flower_")} == allowed
+
+
 def test_only_the_cluster_and_the_optimizer_know_of_torch_distributed() -> None:
     source = Path(__file__).parents[2] / "src" / "episode"
     users = {

@@ -162,7 +162,7 @@ class FlowerEngine:
         until = time.monotonic() + self.sites.patience.deadline
         while due:
             question = Question(self._algorithm, phase, self._next_tag(), broadcast)
-            outcomes = self._send(question, due, max(0.5, until - time.monotonic()))
+            outcomes = self._send(question, due, max(0.1, until - time.monotonic()))
             due = [c for c, outcome in outcomes.items() if self._has_lost_memory(c, outcome)]
             for client in outcomes.keys() - set(due):
                 try:

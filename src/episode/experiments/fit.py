@@ -94,6 +94,8 @@ def fit(
     device = str(next(model.parameters()).device)
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
+    if engine == "flower":
+        raise EpisodeError("fit has the data here: for sites that keep theirs, use episode.flower.")
     cluster = None
     if engine == "distributed":
         cluster = Cluster.join({"config": config}, timeout_seconds, device)
