@@ -17,7 +17,7 @@ QUICK = ["--set", "budget.rounds=2", "--set", "budget.local_steps=2"]
 def episode(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "episode", *arguments],
-        cwd=cwd, capture_output=True, text=True, timeout=240, check=False,
+        cwd=cwd, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

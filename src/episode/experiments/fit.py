@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 from torch.utils.data import default_collate
@@ -41,7 +41,7 @@ def fit(
     evaluate: Evaluate | None = None,
     evaluate_every: int = 1,
     collate: Callable[[list[Any]], Any] = default_collate,
-    engine: Literal["simulation", "distributed"] = "simulation",
+    engine: str = "simulation",
     workers: int | None = None,
     timeout_seconds: float = 600.0,
     checkpoint_seconds: float = 30.0,

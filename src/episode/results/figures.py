@@ -58,6 +58,8 @@ def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> list[Path]:
             frameon=False, fontsize=9,
         )  # fmt: skip
     figure.set_layout_engine("constrained")
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, for both files
     stem.parent.mkdir(parents=True, exist_ok=True)
     paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".pdf")]
     for path in paths:

@@ -55,7 +55,7 @@ def write_report(
     groups = grouped(runs)
     title = title or f"{len(runs)} run{'s' * (len(runs) > 1)} of {task_of(runs[0])}"
     data = _data(runs, groups, extras)
-    packed = base64.b64encode(gzip.compress(store.dumps(data).encode(), 6, mtime=0)).decode()
+    packed = base64.b64encode(gzip.compress(store.dumps(data).encode(), 2, mtime=0)).decode()
     parts = {
         "title": html.escape(title),
         "style": _part("page.css"),
