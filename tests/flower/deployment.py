@@ -7,10 +7,12 @@ import ipaddress
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,12 +44,14 @@ class Deployment:
     def __enter__(self) -> Deployment:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
+        self.ray = tempfile.mkdtemp(prefix="r", dir="/tmp")  # short: it holds sockets
         home = self.folder / "home"
         home.mkdir()
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST")},
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "FLWR_HOME": str(home),
+            "RAY_TMPDIR": self.ray,
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -173,6 +177,7 @@ class Deployment:
         assert not left
         for process in (*self.nodes.values(), self.superlink):
             process.wait(timeout=10)
+        shutil.rmtree(self.ray, ignore_errors=True)
 
     def _mark_of(self, number: int) -> str:
         return f"{self.mark}-site-{number}"

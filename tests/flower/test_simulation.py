@@ -38,12 +38,11 @@ def test_every_algorithm_gives_the_numbers_of_the_simulation_bit_for_bit() -> No
         assert f"{name} differs by 0.0\n" in output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_on_flower_is_stopped_and_goes_on_as_one_of_ours(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     run(*RUN, "--folder", str(ours))
-    stop = STOP_AFTER_TWO.replace("FOLDER", str(theirs))
-    run("-c", stop, *RUN[2:], "--engine", "flower", "--folder", str(theirs), code=130)
+    run("-c", STOP_AFTER_TWO, *RUN[2:], "--engine", "flower", "--folder", str(theirs), code=130)
     assert len(read_rounds(theirs / "rounds.jsonl")) == 2
     run(*RUN, "--folder", str(theirs), "--resume", "--engine", "flower")
     a, b = (load_file(f / "model.safetensors") for f in (ours, theirs))

@@ -164,10 +164,10 @@ class FlowerEngine:
             question = Question(self._algorithm, phase, self._next_tag(), broadcast)
             outcomes = self._send(question, due, max(0.1, until - time.monotonic()))
             due = [c for c, outcome in outcomes.items() if self._has_lost_memory(c, outcome)]
-            for client in outcomes.keys() - set(due):
+            for client in sorted(outcomes.keys() - set(due)):
                 try:
                     answer = self._read(question, client, outcomes[client])
-                    check_or_keep(answer, self.sites.patience.max_norm, client, odd)
+                    _check_or_keep(answer, self.sites.patience.max_norm, client, odd)
                     answers[client] = answer
                     self._held[self._node(client)] = answer.tag
                     self.absent.pop(client, None)
@@ -268,7 +268,7 @@ class FlowerEngine:
         return f"{self._name}.{self._exchanges}"
 
 
-def check_or_keep(
+def _check_or_keep(
     answer: Answer, max_norm: float | None, client: int, odd: dict[int, Answer]
 ) -> None:
     """Rejects an answer that may not be used; keeps aside one that is only not finite."""

@@ -8,14 +8,16 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from episode.engines.simulation import usable_cores
-from episode.errors import EpisodeError
+from episode.errors import ClusterError, EpisodeError
 
 if TYPE_CHECKING:
+    from flwr.app import Message
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid
 
@@ -51,10 +53,20 @@ def simulate(
 
     result: list[T] = []
     failure: list[BaseException] = []
+    ended = threading.Event()
+    """The simulation is over, whatever the server thinks: it must not wait for replies."""
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
+        pull = grid.pull_messages
+
+        def pull_while_it_runs(message_ids: Iterable[str]) -> Iterable[Message]:
+            if ended.is_set():
+                raise KeyboardInterrupt
+            return pull(message_ids)
+
+        grid.pull_messages = pull_while_it_runs  # type: ignore[method-assign]
         try:
             result.append(serve(grid))
         except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
@@ -62,19 +74,20 @@ def simulate(
 
     cores = workers or min(usable_cores(), num_sites)
     with _ray_folder() as folder, _fewer_words():
-        run_simulation(
-            server,
-            app,
-            num_sites,
-            backend_config={
-                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-                "init_args": {"num_cpus": cores, "_temp_dir": folder, "log_to_driver": False},
-            },
-        )
+        backend: dict[str, dict[str, Any]] = {
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"num_cpus": cores, "_temp_dir": folder, "log_to_driver": False},
+        }
+        try:
+            run_simulation(server, app, num_sites, backend_config=backend)
+        except Exception as error:
+            raise ClusterError(f"Flower's simulation failed: {error}") from error
+        finally:
+            ended.set()
     if failure:
         raise failure[0]
     if not result:
-        raise EpisodeError("Flower's simulation ended before the run did: see its log above.")
+        raise ClusterError("Flower's simulation ended before the run did: see its log above.")
     return result[0]
 
 

@@ -92,10 +92,10 @@ def fit(
     plan.check(task.num_clients)
     config = _describe(plan, task, batch_size, evaluate_every)
     device = str(next(model.parameters()).device)
+    if str(engine) == "flower":
+        raise EpisodeError("fit has the data here: for sites that keep theirs, use episode.flower.")
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
-    if engine == "flower":
-        raise EpisodeError("fit has the data here: for sites that keep theirs, use episode.flower.")
     cluster = None
     if engine == "distributed":
         cluster = Cluster.join({"config": config}, timeout_seconds, device)

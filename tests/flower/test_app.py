@@ -1,0 +1,67 @@
+"""The app writer: what it writes is the experiment, and can be overridden as any Flower app."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from episode import EpisodeError
+from episode.experiments.config import read_experiment
+from episode.experiments.flower_app import write_app
+from episode.experiments.flower_runs import _of_run_config
+
+SETTINGS = [
+    "task=quadratics", "task.slopes=[-3.0, 4.0, 1.0]", "task.curvatures=[1, 1, 2]", "seed=4",
+    "schedule.kind=step", "schedule.milestones=[0.5, 0.75]", "algorithm.correction=resampled",
+    "algorithm.clipping=per_step", "algorithm.reuse_probe=true", "engine.max_norm=50",
+]  # fmt: skip
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """As Flower flattens an app's config."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def test_an_app_holds_its_experiment(tmp_path: Path) -> None:
+    experiment = read_experiment(None, SETTINGS)
+    write_app(tmp_path / "app", experiment)
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    config = flat(project["tool"]["flwr"]["app"]["config"])
+    assert all(isinstance(v, (bool, int, float, str)) for v in config.values())
+    found = _of_run_config(config)
+    assert found.id == experiment.id
+    assert found.engine.name == "flower"
+    assert found.engine.min_replies is None
+    changed = _of_run_config({**config, "budget.rounds": 7, "engine.min_replies": 2})
+    assert (changed.budget.rounds, changed.engine.min_replies) == (7, 2)
+    for part in project["tool"]["flwr"]["app"]["components"].values():
+        module, name = part.split(":")
+        path = tmp_path / "app" / (module.replace(".", "/") + ".py")
+        assert f"{name} = " in path.read_text()
+
+
+def test_an_app_is_not_written_over_anything(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    for folder in (tmp_path, tmp_path / "mine"):
+        with pytest.raises(EpisodeError, match="is not empty: choose a new folder"):
+            write_app(folder, read_experiment(None, SETTINGS))
+
+
+def test_a_refused_cell_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "episode", "flower", "app", str(tmp_path / "app")]
+    command += ["--set", "algorithm.correction=uncorrected", "--set", "algorithm.clipping=episodic"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "Error: Episodic clipping needs a global gradient" in done.stderr
+    assert not (tmp_path / "app").exists()
