@@ -25,7 +25,7 @@ def episode(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedPr
 
 
 COMMANDS = [
-    "demo", "run", "list", "verify", "sweep", "compare", "report", "watch", "tune", "reproduce",
+    "demo", "run", "list", "verify", "partition", "sweep", "compare", "report", "watch", "tune", "reproduce",
 ]  # fmt: skip
 
 
@@ -61,7 +61,8 @@ def test_run_takes_toml_and_dry_run_prints_what_would_run(tmp_path: Path) -> Non
 def test_list_names_everything(tmp_path: Path) -> None:
     names = json.loads(episode("list", "--json", cwd=tmp_path).stdout)
     assert len(names["algorithms"]) == 10
-    assert set(names["tasks"]) == {"digits", "synthetic", "quadratics"}
+    own = {"digits", "synthetic", "quadratics"}
+    assert set(names["tasks"]) == own | {"snli", "sentiment140", "cifar10", "imagenet", "silos"}
     assert "simulation" in names["engines"]
     assert "celgc" in episode("list", "algorithms", cwd=tmp_path).stdout
 
