@@ -25,7 +25,8 @@ def episode(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedPr
 
 
 COMMANDS = [
-    "demo", "run", "list", "verify", "partition", "sweep", "compare", "report", "watch", "tune", "reproduce",
+    "demo", "run", "list", "verify", "partition", "sweep", "compare", "report", "watch", "tune",
+    "reproduce",
 ]  # fmt: skip
 
 
