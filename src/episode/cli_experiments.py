@@ -118,14 +118,16 @@ def compare(
     if not differing:
         out.print("Their configs are the same.")
         return
-    if len(runs) > 8:
+    if len(runs) > 3:
         values = [
             [k, ", ".join(dict.fromkeys(_short(s.get(k)) for s in settings))] for k in differing
         ]
         out.print(Sheet("What differs", ["setting", "values"], values, left=2).terminal())
         return
     rows_ = [[k, *(_short(s.get(k)) for s in settings)] for k in differing]
-    heads = ["setting", *(run.folder.name for run in runs)]
+    # A long name ends with the run's id, which tells it from the others.
+    names = [run.folder.name for run in runs]
+    heads = ["setting", *(n if len(n) <= 20 else f"…{n[-12:]}" for n in names)]
     out.print(Sheet("What differs", heads, rows_, left=len(heads)).terminal())
 
 
