@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
+from episode.results.store import write_bytes
 from episode.theory import claims
-from episode.theory.files import as_image, pyplot, write_whole
+from episode.theory.files import as_image, pyplot
 
 torch.set_num_threads(1)
 FOLDER = Path("runs/theory")
@@ -61,5 +62,5 @@ for axis, ticks in zip(axes, (CLIENTS, LOCAL_STEPS, KAPPAS), strict=True):
     axis.minorticks_off()
     axis.grid(alpha=0.25)
     axis.legend(frameon=False)
-write_whole(FOLDER / "claims.png", as_image(figure, "png"))
+write_bytes(FOLDER / "claims.png", as_image(figure, "png"))
 print(f"Picture: {FOLDER / 'claims.png'}")

@@ -1,27 +1,11 @@
-"""Files that are whole or absent, and matplotlib where it is installed."""
+"""matplotlib, where it is installed, and figures as the content of files."""
 
 from __future__ import annotations
 
 import io
-import os
-from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """To a temporary file, fsynced and renamed: a reader sees all of it, or what was there."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def pyplot() -> Any:

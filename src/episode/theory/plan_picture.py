@@ -6,8 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from episode.results.store import write_bytes
 from episode.theory.complexity import METHODS, Setting
-from episode.theory.files import as_image, pyplot, write_whole
+from episode.theory.files import as_image, pyplot
 from episode.theory.plan import TheoremPlan, largest_local_steps, plan
 
 STYLES: dict[str, tuple[str, str]] = {
@@ -36,7 +37,7 @@ def draw_plan(made: TheoremPlan, setting: Setting, path: Path) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle(f"Rounds to a mean gradient norm of 3ε, ε = {made.epsilon:g}")
     figure.set_layout_engine("constrained")
-    write_whole(path, as_image(figure, "svg" if path.suffix == ".svg" else "png"))
+    write_bytes(path, as_image(figure, "svg" if path.suffix == ".svg" else "png"))
 
 
 def _panel(axis: Any, made: TheoremPlan, setting: Setting, what: str, values: list[int]) -> None:

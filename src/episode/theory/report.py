@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from episode.results.store import dumps
+from episode.results.store import dumps, write_bytes
 from episode.theory.diagnose import Diagnosis
 from episode.theory.diagnosis_pictures import draw
-from episode.theory.files import write_whole
 from episode.version import __version__
 
 STYLE = """
@@ -32,12 +31,12 @@ th:first-child, td:first-child { text-align: left; }
 
 def write_html(d: Diagnosis, path: Path) -> None:
     """Writes the report, whole or not at all."""
-    write_whole(path, as_html(d).encode())
+    write_bytes(path, as_html(d).encode())
 
 
 def write_json(d: Diagnosis, path: Path) -> None:
     """Writes every figure, whole or not at all."""
-    write_whole(path, (dumps(d.to_dict(), indent=2) + "\n").encode())
+    write_bytes(path, (dumps(d.to_dict(), indent=2) + "\n").encode())
 
 
 def as_html(d: Diagnosis) -> str:
