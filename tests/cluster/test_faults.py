@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 
 from episode.results.store import read_rounds
 
+TASK = Path(__file__).parents[2] / "examples" / "my_task.py"
 SETTINGS = [
-    "task=digits", "task.num_clients=3", "algorithm=episode", "algorithm.momentum=0.5",
+    "task.num_clients=3", "algorithm=episode", "algorithm.momentum=0.5",
     "budget.rounds=5", "budget.local_steps=2", "record.checkpoint_seconds=0",
     "engine.timeout_seconds=15",
 ]  # fmt: skip
@@ -26,10 +27,11 @@ FAULTS = [
 ]
 
 
-def run(folder: Path, fault: str, restarts: int, size: int = 2) -> Ended:
-    sets = [a for s in SETTINGS for a in ("--set", s)]
-    command = [str(PROGRAMS / "faulty.py"), "run", *sets, "--folder", str(folder / "run")]
+def run(folder: Path, fault: str, restarts: int = 0, size: int = 2, *more: str) -> Ended:
+    sets = [a for s in (*SETTINGS, *more) for a in ("--set", s)]
+    command = [str(PROGRAMS / "faulty.py"), "run", "--task", f"{TASK}:Waves", *sets]
     mark = str(folder / "struck")
+    command += ["--folder", str(folder / "run")]
     return torchrun(size, command, restarts=restarts, FAULT=fault, FAULT_MARK=mark)
 
 
@@ -43,7 +45,7 @@ def same(a: Path, b: Path) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    ended = run(folder, "kill:probe:99:0", restarts=0)
+    ended = run(folder, "kill:probe:99:0")
     assert ended.code == 0, ended.output
     return folder
 
@@ -61,7 +63,7 @@ def test_a_restarted_run_is_the_same_run(fault: str, undisturbed: Path, tmp_path
 @pytest.mark.parametrize("fault", FAULTS)
 def test_without_restarts_the_survivors_say_who_and_when(fault: str, tmp_path: Path) -> None:
     _, event, _, lost = fault.split(":")
-    ended = run(tmp_path, fault, restarts=0)
+    ended = run(tmp_path, fault)
     assert ended.code != 0
     where = f"in the {'probe' if event == 'collective' else event} phase of round 2"
     if event == "checkpoint":
@@ -85,7 +87,7 @@ def test_a_rank_that_hangs_counts_as_lost_after_the_timeout(
 
 @pytest.mark.long
 def test_of_three_ranks_both_survivors_name_the_third(tmp_path: Path) -> None:
-    ended = run(tmp_path, "kill:local:1:1", restarts=0, size=3)
+    ended = run(tmp_path, "kill:local:1:1", size=3)
     assert ended.code != 0
     for survivor in (0, 2):
         text = (
@@ -96,9 +98,6 @@ def test_of_three_ranks_both_survivors_name_the_third(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_ranks_that_drift_apart_are_found_out(tmp_path: Path) -> None:
-    sets = [a for s in (*SETTINGS, "budget.rounds=11") for a in ("--set", s)]
-    command = [str(PROGRAMS / "faulty.py"), "run", *sets, "--folder", str(tmp_path / "other")]
-    mark = str(tmp_path / "struck-again")
-    ended = torchrun(2, command, FAULT="flip:probe:10:1", FAULT_MARK=mark)
+    ended = run(tmp_path, "flip:probe:10:1", 0, 2, "budget.rounds=11")
     assert ended.code != 0
     assert "Rank 1 holds another model than rank 0 at the start of round 10" in ended.output
