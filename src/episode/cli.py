@@ -134,12 +134,16 @@ def run(
     from episode.experiments.run import execute, job_of, join
     from episode.experiments.sweep import observers
 
-    settings = [*shortcuts(task, data, model), *(settings or [])]
+    settings = [*shortcuts(config, task, data, model), *(settings or [])]
     settings += [f"engine.name={engine}"] if engine else []
     experiment, cluster = join(lambda: read_experiment(config, settings))
     speaks = cluster is None or cluster.writes
     if folder is None:
         folder = config if config and config.is_dir() else Path("runs") / experiment.name
+        if resume and not (folder / "config.json").exists():
+            raise EpisodeError(
+                "Which run is to go on? Give its folder: episode run FOLDER --resume"
+            )
     with cluster.together() if cluster else nullcontext():
         job = job_of(experiment, cluster)
         job.plan.check(job.task.num_clients)

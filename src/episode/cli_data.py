@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,15 +134,21 @@ def partition(
     names = [dealt.names[int(n)] for n in present]
     rows = counts.tolist()
     if as_json:
-        out.print_json(data={"labels": names, "clients": rows})
+        named = {"names": dealt.clients} if dealt.clients else {}
+        out.print_json(data={"labels": names, "clients": rows, **named})
         return
-    _print_partition(names, rows, len(dealt.labels))
-    draw_partition(names, rows, picture, _title(task, experiment.task, seed))
+    clients_shown = dealt.clients or tuple(map(str, range(len(rows))))
+    _print_partition(names, rows, len(dealt.labels), clients_shown)
+    draw_partition(names, rows, picture, _title(task, experiment.task, seed), clients_shown)
     out.print(f"Picture: {picture}", markup=False)
 
 
-def shortcuts(task: str | None, data: Path | None, model: str | None) -> list[str]:
+def shortcuts(
+    config: Path | None, task: str | None, data: Path | None, model: str | None
+) -> list[str]:
     """`--task`, `--data` and `--model` as settings; data alone are somebody's own silos."""
+    if model and not (config or task or data):
+        raise EpisodeError("--model is for silos of your own: give their folder with --data.")
     if task is None and data is not None:
         task = "silos"
     given = {"task.name": task, "task.data": data and str(data), "task.model": model}
@@ -161,7 +167,9 @@ def show_log(console: Console) -> None:
     log.setLevel(logging.INFO)
 
 
-def _print_partition(names: list[str], rows: list[list[int]], examples: int) -> None:
+def _print_partition(
+    names: list[str], rows: list[list[int]], examples: int, clients: Sequence[str]
+) -> None:
     shown = len(names) <= 12 and len(rows) <= 40
     table = Table(box=None, header_style="bold", padding=(0, 1))
     for column in ["client", "examples", *(names if shown else ["labels", "most frequent"])]:
@@ -170,7 +178,7 @@ def _print_partition(names: list[str], rows: list[list[int]], examples: int) -> 
         most = max(range(len(row)), key=row.__getitem__)
         brief = [str(sum(n > 0 for n in row)), f"{names[most]} ({row[most] / sum(row):.0%})"]
         cells = [f"{n:,}" for n in row] if shown else brief
-        table.add_row(str(client), f"{sum(row):,}", *cells)
+        table.add_row(clients[client], f"{sum(row):,}", *cells)
     out.print(table)
     dealt = sum(map(sum, rows))
     more = f" (the first 40 of {len(rows)} clients are shown)" if len(rows) > 40 else ""

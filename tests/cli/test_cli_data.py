@@ -49,6 +49,7 @@ def test_data_are_fetched_checked_found_and_trained_on(tmp_path: Path) -> None:
         (("data", "check", "snli"), "snli is not on this machine"),
         (("run", "--data", "nowhere", "--model", "lstm"), "There is no folder nowhere"),
         (("run", "--task", "none.py:T"), "There is no file none.py"),
+        (("run", "--model", "lstm"), "give their folder with --data"),
         (("partition", "synthetic"), "has no examples to deal out"),
     ],
 )

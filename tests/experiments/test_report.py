@@ -110,6 +110,7 @@ def test_a_run_without_rounds_yet_is_shown_as_not_finished(tmp_path: Path) -> No
         ["algorithm=celgc", "schedule.eta=0.3", "seed=4"],
         ["algorithm.correction=resampled", "algorithm.clipping=per_step", "task.similarity=30"],
         ["task=snli", "task.scale=paper", "schedule.kind=constant", "schedule.milestones=[]"],
+        ["task=silos", "task.data=here", "task.hidden=8"],  # a setting without a default
     ],
 )
 def test_the_command_to_repeat_a_run_gives_the_same_run(overrides: list[str]) -> None:

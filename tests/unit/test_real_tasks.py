@@ -19,6 +19,7 @@ from episode.experiments.config import Experiment, read_experiment
 from episode.experiments.run import execute, job_of
 from episode.tasks import precision
 from episode.tasks.dealt import DealtSettings
+from episode.tasks.silos import Silos
 from episode.testing import check_task
 from official import write_cifar10, write_imagenet, write_sentiment140, write_snli, write_vectors
 
@@ -97,6 +98,14 @@ def test_a_task_keeps_the_contract(name: str, settings: Callable[[str], dict[str
 
 def test_silos_keep_the_contract(tmp_path: Path) -> None:
     check_task(silos(write_silos(tmp_path / "silos")).task.build(0, "cpu"))
+
+
+def test_silos_are_dealt_out_by_name_without_what_they_hold_out(tmp_path: Path) -> None:
+    chosen = silos(write_silos(tmp_path / "silos")).task
+    assert isinstance(chosen, Silos)
+    deal, task = chosen.deal(0), chosen.build(0, "cpu")
+    assert deal.clients == tuple(sorted(p.name for p in (tmp_path / "silos").iterdir()))
+    assert [len(part) for part in deal.parts] == [task.examples(c) for c in range(task.num_clients)]
 
 
 def test_snli_learns(settings: Callable[[str], dict[str, Any]]) -> None:
@@ -261,12 +270,22 @@ def test_a_task_of_ones_own_runs_from_its_file(tmp_path: Path) -> None:
     assert read_experiment(tmp_path / "run") == chosen
 
 
+def test_a_task_file_may_import_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "beside_the_task.py").write_text("from my_parts import *")
+    (tmp_path / "my_parts.py").write_text("ETA = 0.25")
+    text = "import beside_the_task\ndef task(seed, device): ...\n"
+    text += "task.defaults = {'schedule': {'eta': beside_the_task.ETA, 'gamma': 0.1}}"
+    (tmp_path / "mine.py").write_text(text)
+    settings = [f"task={tmp_path}/mine.py:task", "budget.rounds=1", "budget.local_steps=1"]
+    assert read_experiment(None, settings).schedule.eta == 0.25
+
+
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
         ("x = 1/0", "MyTask", "cannot be imported: ZeroDivisionError in line 1"),
         ("def f(:", "MyTask", "cannot be imported: SyntaxError in line 1"),
-        ("class Mine: pass", "MyTask", "There is no task in .* 'MyTask'"),
+        ("class Mine: pass", "MyTask", "There is no task '.*:MyTask'"),
         ("class MyTask: pass", "MyTask", "is a class, but no TaskSettings"),
         ("def f(): pass", "", "Say which task"),
     ],

@@ -40,11 +40,19 @@ class Columns:
 def silo_folders(root: Path) -> list[Path]:
     """One folder per silo, by name."""
     if not root.is_dir():
-        raise EpisodeError(f"There is no folder {root}: give one with a folder for each silo.")
+        raise EpisodeError(
+            f"There is no folder {root} in {Path.cwd()}: give one with a folder for each silo, "
+            "as seen from where you are."
+        )
     found = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not found:
         raise EpisodeError(f"{root} has no folders in it: each silo's data go into one of its own.")
     return found
+
+
+def _found_in(silo: Path) -> str:
+    other = sorted(p.name for p in silo.iterdir() if p.is_file())
+    return f" that can be read ({other[0]} cannot)" if other else ""
 
 
 def kind_of(silos: list[Path]) -> Kind:
@@ -55,8 +63,8 @@ def kind_of(silos: list[Path]) -> Kind:
         images = any(p.suffix.lower() in IMAGES for p in silo.glob("**/*"))
         if not tables and not images:
             raise EpisodeError(
-                f"The silo {silo} has no data: put .csv, .jsonl or .parquet files there, or images "
-                "in a folder for each label."
+                f"The silo {silo} has no data{_found_in(silo)}: put .csv, .jsonl or .parquet files "
+                "there, or images in a folder for each label."
             )
         kinds.setdefault("texts" if tables else "images", silo)
     if len(kinds) > 1:

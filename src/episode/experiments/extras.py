@@ -33,7 +33,7 @@ def command_of(config: Mapping[str, Any]) -> str:
         start["task"]["scale"] = values["task"]["scale"]
     if name := values["algorithm"].get("name"):
         start["algorithm"] = {"name": name}
-    usual = Experiment.from_dict(start).to_dict()
+    usual = _defaults_of(start)
     words = ["episode", "run"]
     for section, table in start.items():
         for key, value in table.items():
@@ -46,6 +46,14 @@ def command_of(config: Mapping[str, Any]) -> str:
             text = value if isinstance(value, str) else json.dumps(value)
             words += ["--set", f"{key}={text}"]
     return shlex.join(words)
+
+
+def _defaults_of(start: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config has that says no more than this; a task may have settings without defaults."""
+    try:
+        return Experiment.from_dict(start).to_dict()
+    except EpisodeError:
+        return start
 
 
 def partitions_of(runs: Sequence[StoredRun]) -> list[Partition]:

@@ -26,8 +26,8 @@ from episode.tasks.neural import Evaluate, Loss, NeuralTask
 def fit(
     model: nn.Module,
     clients: Sequence[Any],
-    *,
     loss: Loss,
+    *,
     eta: float,
     gamma: float,
     local_steps: int,

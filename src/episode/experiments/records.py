@@ -30,6 +30,13 @@ class Run:
     folder: Path | None = None
     model: nn.Module | None = None
 
+    def __repr__(self) -> str:
+        """Short: the history can be long."""
+        where = f", folder={str(self.folder)!r}" if self.folder else ""
+        figures = {"loss": self.summary.get("loss"), **self.summary.get("figures", {})}
+        shown = ", ".join(f"{k}={v:.4g}" for k, v in figures.items() if v is not None)
+        return f"Run({self.status} after {len(self.history)} rounds, {shown}{where})"
+
 
 class History(list[Record]):
     """One record per round, in order: a list of dicts."""

@@ -27,6 +27,8 @@ def read_values(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             return tomllib.load(file)
     except FileNotFoundError:
+        if path.is_dir():
+            raise EpisodeError(f"{path} is no run's folder: it has no config.json.") from None
         raise EpisodeError(f"There is no config {path}: give a TOML file or a folder.") from None
     except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise EpisodeError(f"The config {path} cannot be read: {error}.") from None

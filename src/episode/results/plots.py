@@ -80,7 +80,11 @@ def _pyplot() -> Any:
 
 
 def draw_partition(
-    labels: Sequence[str], counts: Sequence[Sequence[int]], path: Path, title: str
+    labels: Sequence[str],
+    counts: Sequence[Sequence[int]],
+    path: Path,
+    title: str,
+    clients: Sequence[str],
 ) -> None:
     """Clients by labels as one PNG: the darker, the larger the label's share of the client."""
     plt = _pyplot()
@@ -94,7 +98,7 @@ def draw_partition(
     axis.set_ylabel("client")
     if few:
         axis.set_xticks(range(len(labels)), labels, rotation=35 if len(labels) > 4 else 0)
-        axis.set_yticks(range(len(counts)))
+        axis.set_yticks(range(len(counts)), clients)
         for client, row in enumerate(counts):
             for label, count in enumerate(row):
                 if count:

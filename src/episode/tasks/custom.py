@@ -29,7 +29,7 @@ def custom_task(name: str) -> type[TaskSettings]:
         raise EpisodeError(f"Say which task of {file} is meant: {file}:MyTask.")
     if wanted not in public:
         own = [k for k, v in public.items() if getattr(v, "__module__", "") == module.__name__]
-        raise unknown(f"task in {file}", wanted, own)
+        raise unknown("task", name, [f"{file}:{k}" for k in own])
     found = public[wanted]
     if isinstance(found, type):
         if issubclass(found, TaskSettings):
@@ -52,8 +52,13 @@ def custom_task(name: str) -> type[TaskSettings]:
 
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
-        raise EpisodeError(f"There is no file {path}: give the path of a task, my_task.py:MyTask.")
+        raise EpisodeError(
+            f"There is no file {path} in {Path.cwd()}: give the path of a task, my_task.py:MyTask, "
+            "as seen from where you are."
+        )
     resolved = path.resolve()
+    if str(resolved.parent) not in sys.path:  # for the modules beside it
+        sys.path.append(str(resolved.parent))
     # A name of its own for each file, so that two files of one name are two modules.
     unique = hashlib.sha256(str(resolved).encode()).hexdigest()[:8]
     name = f"episode_custom_{path.stem}_{unique}"

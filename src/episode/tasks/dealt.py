@@ -28,6 +28,8 @@ class Deal:
     """Of the labels 0, 1, …"""
     parts: list[Tensor]
     """Each client's examples, as indices into `labels`."""
+    clients: tuple[str, ...] = ()
+    """Their names, where they have any."""
 
 
 class DealtSettings(TaskSettings):

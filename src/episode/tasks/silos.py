@@ -97,8 +97,9 @@ class Silos(TaskSettings):
 
     def deal(self, seed: int) -> Deal:
         ready, folders = self._prepare()
-        train = _parts(ready, "train", len(folders))
-        return Deal(ready["train-labels"], tuple(ready.info["labels"]), train)
+        train, _ = self._hold_out({s: _parts(ready, s, len(folders)) for s in SPLITS})
+        names = tuple(folder.name for folder in folders)
+        return Deal(ready["train-labels"], tuple(ready.info["labels"]), train, names)
 
     def _prepare(self) -> tuple[Prepared, list[Path]]:
         folders = silos.silo_folders(Path(self.data).expanduser())
