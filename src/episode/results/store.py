@@ -91,18 +91,26 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """The whole content or nothing."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    """The whole content or nothing; what keeps it from being written is one sentence."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    except OSError as error:
+        raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """The whole content or nothing, in a folder that is there."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except OSError:
         temporary.unlink(missing_ok=True)
-        raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
+        raise
 
 
 def find_runs(folders: Sequence[Path]) -> list[StoredRun]:
