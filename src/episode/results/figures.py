@@ -82,8 +82,10 @@ def _write(figure: Any, stem: Path) -> list[Path]:
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
     png, pdf = io.BytesIO(), io.BytesIO()
-    FigureCanvasAgg(figure).print_png(png)
-    FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})
+    agg: Any = FigureCanvasAgg(figure)  # matplotlib has no types for them
+    agg.print_png(png)
+    vector: Any = FigureCanvasPdf(figure)
+    vector.print_pdf(pdf, metadata={"CreationDate": None})
     paths = []
     for suffix, picture in ((".png", png), (".pdf", pdf)):
         paths.append(stem.with_name(stem.name + suffix))

@@ -69,7 +69,7 @@ def write_report(
         "version": __version__,
         "data": _packed(store.dumps(data).encode()),
         "numbers": _packed(numbers.to_bytes()),
-        "program": _part("page.js"),
+        "program": _part("numbers.js") + _part("page.js"),
         "plotly": _plotly(),  # last: so that nothing in it is taken for a place to fill
     }
     page = _part("page.html")

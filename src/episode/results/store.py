@@ -64,7 +64,9 @@ def read_json(path: Path) -> Any:
     try:
         return loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise EpisodeError(f"{path} cannot be read: {error}.") from None
+        raise EpisodeError(
+            f"{path} cannot be read ({error}): leave its folder out, or remove it."
+        ) from None
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
@@ -81,7 +83,9 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             if number == len(lines) - 1:
                 break
-            raise EpisodeError(f"{path} is damaged in line {number + 1}.") from None
+            raise EpisodeError(
+                f"{path} is damaged in line {number + 1}: leave its folder out, or remove it."
+            ) from None
     return records
 
 

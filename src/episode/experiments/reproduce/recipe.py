@@ -121,7 +121,8 @@ class Recipe(ABC):
             try:
                 deal(0)
             except EpisodeError as error:
-                return str(error)
+                paths = " ".join(f"--data {name}=PATH" for name in self.datasets)
+                return f"{error} Here that is {paths}."
         return ""
 
 
