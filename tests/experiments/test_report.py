@@ -16,6 +16,7 @@ from made_runs import make_run, some_runs
 from episode.errors import EpisodeError
 from episode.experiments.config import Experiment, read_experiment
 from episode.experiments.extras import command_of
+from episode.results.bundle import drawing_only, plotly_script
 from episode.results.groups import grouped
 from episode.results.report import write_report
 from episode.results.store import find_runs, read_run
@@ -59,6 +60,18 @@ def test_the_page_asks_nothing_of_the_network(tmp_path: Path) -> None:
     text = (tmp_path / "r.html").read_text()
     ours = text[: text.index("plotly.js v")] if "plotly.js v" in text else text
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']https?:", ours)
+
+
+def test_plotly_starts_only_what_is_drawn() -> None:
+    from plotly.offline import get_plotlyjs
+
+    whole = get_plotlyjs()
+    script = plotly_script()
+    (kinds,) = re.findall(r"\.register\(\[([^\]]*)\]\)", script)
+    assert len(kinds.split(",")) == 1
+    assert len(whole) - len(script) < 1000
+    for unknown in ("", "x.register([a(),b()])", whole + "y.register([a(),b()])"):
+        assert drawing_only(unknown, ("heatmap",)) == unknown
 
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:

@@ -226,6 +226,8 @@ def check_partitions(browser: Any, runs: Sequence[StoredRun]) -> None:
     for place, partition in enumerate(partitions):
         choose(browser, "partition-choice", str(place))
         (heat,) = drawn(browser, "partition")
+        kind = "return document.getElementById('partition')._fullData[0].type"
+        assert browser.execute_script(kind) == "heatmap"
         assert heat["z"] == partition.counts
         assert heat["x"] == list(partition.labels)
     assert partitions[0].counts != partitions[1].counts

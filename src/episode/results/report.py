@@ -15,8 +15,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from episode.errors import EpisodeError
 from episode.results import store
+from episode.results.bundle import plotly_script
 from episode.results.groups import Group, figure_names, grouped, task_of
 from episode.results.plots import OTHER, STYLES
 from episode.results.sheets import Sheet, final_sheet
@@ -70,7 +70,7 @@ def write_report(
         "data": _packed(store.dumps(data).encode()),
         "numbers": _packed(numbers.to_bytes()),
         "program": _part("numbers.js") + _part("page.js"),
-        "plotly": _plotly(),  # last: so that nothing in it is taken for a place to fill
+        "plotly": plotly_script(),  # last: so that nothing in it is taken for a place to fill
     }
     page = _part("page.html")
     for name, text in parts.items():
@@ -217,13 +217,3 @@ def _repeat(runs: Sequence[StoredRun], extras: Extras) -> str:
 
 def _part(name: str) -> str:
     return (files("episode.results") / "page" / name).read_text(encoding="utf-8")
-
-
-def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise EpisodeError(
-            "A report needs plotly: pip install 'episode-fl[plot]' -c constraints.txt."
-        ) from None
-    return str(get_plotlyjs())
