@@ -7,8 +7,6 @@ Exit codes: 0 done, 1 the run failed or a check did not hold, 2 a mistake in wha
 
 from __future__ import annotations
 
-import atexit
-import gc
 import math
 import os
 import sys
@@ -25,7 +23,7 @@ from episode import cli_experiments, cli_recipes, cli_theory, cli_tune
 from episode.cli_data import data_commands, partition, shortcuts, show_log
 from episode.cli_flower import app as flower
 from episode.errors import ClientError, ClusterError, EpisodeError
-from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
+from episode.terminal import AsJson, Quiet, collect_less, err, out, stoppable, strict
 from episode.version import __version__
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ app = typer.Typer(
 
 def main() -> NoReturn:
     """Runs the command line; a user's mistake is a sentence and exit code 2, not a traceback."""
-    _collect_less()
+    collect_less()
     warnings.showwarning = lambda message, *_: err.print(f"Warning: {message}")
     show_log(err)
     try:
@@ -55,12 +53,6 @@ def main() -> NoReturn:
     except OSError as error:
         _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
     sys.exit(0)
-
-
-def _collect_less() -> None:
-    """A third of what torch takes to start and to end is the search for garbage, which has none."""
-    gc.set_threshold(20_000, 25, 25)
-    atexit.register(gc.freeze)
 
 
 @app.callback(invoke_without_command=True)

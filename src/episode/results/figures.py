@@ -83,7 +83,7 @@ def _write(figure: Any, stem: Path) -> list[Path]:
 
     png, pdf = io.BytesIO(), io.BytesIO()
     agg: Any = FigureCanvasAgg(figure)  # matplotlib has no types for them
-    agg.print_png(png)
+    agg.print_png(png, pil_kwargs={"compress_level": 3})
     vector: Any = FigureCanvasPdf(figure)
     vector.print_pdf(pdf, metadata={"CreationDate": None})
     paths = []
