@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from episode import cli_experiments, cli_recipes, cli_theory
+from episode import cli_experiments, cli_recipes, cli_theory, cli_tune
 from episode.cli_data import data_commands, partition, shortcuts, show_log
 from episode.cli_flower import app as flower
 from episode.errors import ClientError, ClusterError, EpisodeError
-from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
+from episode.terminal import AsJson, Quiet, collect_less, err, out, stoppable, strict
 from episode.version import __version__
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ app = typer.Typer(
 
 def main() -> NoReturn:
     """Runs the command line; a user's mistake is a sentence and exit code 2, not a traceback."""
+    collect_less()
     warnings.showwarning = lambda message, *_: err.print(f"Warning: {message}")
     show_log(err)
     try:
@@ -131,8 +132,8 @@ def run(
     Your own silos, a folder each: episode run --data silos/ --model lstm
     """
     from episode.experiments.config import read_experiment, to_toml
-    from episode.experiments.run import execute, job_of, join
-    from episode.experiments.sweep import observers
+    from episode.experiments.run import job_of, join
+    from episode.experiments.sweep import observers, play_job
 
     settings = [*shortcuts(config, task, data, model), *(settings or [])]
     settings += [f"engine.name={engine}"] if engine else []
@@ -161,12 +162,7 @@ def run(
             if monitor and speaks:
                 job, bar = _watched(job, bar)
             with observers(folder, track and speaks, bar) as observe:
-                if experiment.engine.name == "flower" and cluster is None:
-                    from episode.experiments.flower_runs import execute_on_flower
-
-                    result = execute_on_flower(job, experiment, folder, observe, stop)
-                else:
-                    result = execute(job, folder, observe, stop)
+                result = play_job(job, experiment, folder, observe, stop)
     if cluster:
         cluster.leave()
     summary = {**result.summary, "folder": str(folder)}
@@ -228,6 +224,7 @@ app.command(epilog="Example: episode partition digits --similarity 30")(partitio
 app.add_typer(data_commands, name="data")
 app.add_typer(flower, name="flower")
 cli_experiments.register(app)
+cli_tune.register(app)
 cli_recipes.register(app)
 cli_theory.register(app)
 

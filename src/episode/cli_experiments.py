@@ -114,6 +114,8 @@ def compare(
         out.print_json(data=strict(rows))
         return
     out.print(brief_sheet(groups).terminal())
+    if len(runs) == 1:
+        return
     out.print()
     if not differing:
         out.print("Their configs are the same.")

@@ -57,3 +57,12 @@ class SweepDisplay:
         if not self._quiet and not err.is_terminal and not outcome.skipped:
             reason = f": {outcome.reason}" if outcome.reason else ""
             err.print(f"{outcome.name}: {outcome.status}{reason}", markup=False)
+
+
+def say_trial(name: str, experiment: Any) -> None:
+    """A line about a trial of a study that begins, or goes on."""
+    schedule = experiment.schedule
+    err.print(
+        f"{name}: {experiment.algorithm.label}, η = {schedule.eta:g}, γ = {schedule.gamma:g} ...",
+        markup=False,
+    )

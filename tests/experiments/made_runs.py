@@ -71,3 +71,14 @@ def make_run(
             summary["reason"] = f"loss is nan in round {rounds - 1}"
         (folder / "summary.json").write_text(json.dumps(summary))
     return folder
+
+
+def some_runs(folder: Path) -> Path:
+    """Five configurations: two over three seeds, one diverged, one not finished."""
+    for algorithm in ("celgc", "episode"):
+        for seed in (0, 1, 2):
+            make_run(folder / f"{algorithm}-{seed}", algorithm, seed)
+    make_run(folder / "episode-4", "episode", 0, local_steps=4)
+    make_run(folder / "fedavg-0", "fedavg", 0, status="diverged")
+    make_run(folder / "scaffold-0", "scaffold", 0, rounds=20, status="running")
+    return folder

@@ -23,7 +23,7 @@ from episode.experiments.search import (
     parse_space,
 )  # fmt: skip
 from episode.experiments.study import Study
-from episode.experiments.tune import Tuner
+from episode.experiments.tune import Trial, Tuner
 
 VALUES: dict[str, Any] = {"task": {"name": "synthetic"}, "budget": {"rounds": 4, "local_steps": 2}}
 
@@ -144,6 +144,50 @@ def test_pruning_stops_trials_that_fall_behind(tmp_path: Path) -> None:
     assert pruned
     assert trials[0].status == "complete"
     assert pruned.isdisjoint({trials[0].point["schedule.eta"]})
+
+
+HYPERBAND = {
+    **VALUES, "budget": {"rounds": 27, "local_steps": 2}, "algorithm": {"name": "episode"},
+    "record": {"evaluate_every": 3},
+}  # fmt: skip
+
+
+def hyperband(folder: Path) -> Study:
+    etas = ",".join(f"{eta:g}" for eta in (*(k * 1e-6 for k in range(1, 9)), 0.005, 0.01, 0.02))
+    space = parse_space([f"schedule.eta={etas}", "threshold=5"], "synthetic")
+    return Study(folder, HYPERBAND, space, pruner="hyperband")
+
+
+def outline(trials: list[Trial]) -> list[tuple[Any, ...]]:
+    return [(t.number, t.point, t.status, t.value) for t in trials]
+
+
+def test_hyperband_stops_trials_early_and_keeps_the_best(tmp_path: Path) -> None:
+    study = hyperband(tmp_path)
+    trials = Tuner(study).run()
+    assert trials[0].status == "complete"
+    assert trials[0].point["schedule.eta"] >= 0.005
+    pruned = [t for t in trials if t.status == "pruned"]
+    assert pruned
+    for trial in pruned:
+        folder = tmp_path / "runs" / trial.experiment.name
+        played = len((folder / "rounds.jsonl").read_text().splitlines())
+        assert played < 27
+        assert not (folder / "summary.json").exists()
+
+
+@pytest.mark.slow
+def test_a_hyperband_study_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    expected = outline(Tuner(hyperband(tmp_path / "whole")).run())
+    study = hyperband(tmp_path / "stopped")
+    for rounds in (2, 10, 17, 23):
+        count = iter(range(1000))
+        with pytest.raises(KeyboardInterrupt):
+            Tuner(study, stop=lambda count=count, r=rounds: next(count) >= r).run()
+    assert outline(Tuner(study).run()) == expected
+    again: list[str] = []
+    Tuner(study, watch=lambda name, e: again.append(name)).run()
+    assert again == [], "a trial that was pruned stays so"
 
 
 def start(folder: Path) -> subprocess.Popen[str]:

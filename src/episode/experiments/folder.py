@@ -128,12 +128,7 @@ class RunFolder:
             )
 
     def _write(self, name: str, text: str) -> None:
-        temporary = self.path / f"{name}.tmp"
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self.path / name)
+        store.replace_file(self.path / name, text.encode())
 
 
 def environment() -> dict[str, Any]:

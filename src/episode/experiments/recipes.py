@@ -52,8 +52,9 @@ def synthetic(algorithm: str, grid: SyntheticGrid | None = None) -> SyntheticPat
     server = ServerState(task.x_0.expand(*shape, 1).clone())
     rounds = Rounds(plan, task, engine)
     path = [server.x]
-    for _ in range(plan.rounds_to_play):
-        rounds.play(server)
-        path.append(server.x)
+    with torch.inference_mode():  # gradients are formulas: nothing is to be recorded
+        for _ in range(plan.rounds_to_play):
+            rounds.play(server)
+            path.append(server.x)
     x = torch.stack(path)
     return SyntheticPaths(x.squeeze(-1), task.mean(x)[0])

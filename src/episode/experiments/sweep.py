@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from episode.engines.meeting import under_torchrun
 from episode.errors import ClientError, EpisodeError
 from episode.experiments.config import Experiment
-from episode.experiments.records import Observe, Record
-from episode.experiments.run import execute, job_of, join
+from episode.experiments.records import Observe, Record, Run
+from episode.experiments.run import Job, execute, job_of, join
 from episode.results import store
 
 SWEEP = "sweep.json"
@@ -94,7 +94,9 @@ def sweep(
             else:
                 outcomes[experiment.name] = outcome
                 display.end(outcome)
-        jobs = 1 if under_torchrun() else min(orders.jobs or os.cpu_count() or 1, len(pending))
+        jobs = min(orders.jobs or os.cpu_count() or 1, len(pending))
+        if under_torchrun() or any(e.engine.name != "simulation" for e in pending):
+            jobs = 1  # each run has processes of its own
         if jobs > 1:
             from episode.experiments.processes import play_apart
 
@@ -109,15 +111,30 @@ def sweep(
 def play(
     experiment: Experiment, target: Path, observe: Observe | None, stop: Callable[[], bool] | None
 ) -> Record:
-    """One run, by this process or all of its cluster; its summary."""
+    """One run, by this process, all of its cluster, or Flower's simulation; its summary."""
     _, cluster = join(lambda: experiment)
     with cluster.together() if cluster else nullcontext():
         job = job_of(experiment, cluster)
         job.plan.check(job.task.num_clients)
-        run = execute(job, target, observe, stop)
+        run = play_job(job, experiment, target, observe, stop)
     if cluster:
         cluster.leave()
     return run.summary
+
+
+def play_job(
+    job: Job,
+    experiment: Experiment,
+    target: Path,
+    observe: Observe | None,
+    stop: Callable[[], bool] | None,
+) -> Run:
+    """The job on the engine that its config asks for; on a cluster, always on that."""
+    if experiment.engine.name == "flower" and job.cluster is None:
+        from episode.experiments.flower_runs import execute_on_flower
+
+        return execute_on_flower(job, experiment, target, observe, stop)
+    return execute(job, target, observe, stop)
 
 
 def play_one(

@@ -103,47 +103,70 @@ class Tuner:
             return trial, lock
 
     def _play(self, opened: Any, trial: Any) -> None:
-        state = optuna_package().trial.TrialState
         study = self.study
-        metric, maximise = study.judged_by()
         experiment = experiment_at(study.values, trial.params, study.split())
-        show = self.watch(f"trial {trial.number}", experiment)
-        reported = set(opened.trials[trial.number].intermediate_values)
-        per_round = experiment.plan().rounds_of_one_step
-        pruned = bool(reported) and trial.should_prune()
-
-        def observe(record: Record) -> None:
-            nonlocal pruned
-            if show is not None:
-                show(record)
-            value = record.get("figures", {}).get(metric)
-            step = (record["round"] + 1) // per_round
-            if value is not None and math.isfinite(value) and step not in reported:
-                trial.report(value, step)
-                reported.add(step)
-                pruned = pruned or trial.should_prune()
+        judge = _Judge(
+            trial,
+            study.judged_by()[0],
+            experiment.plan().rounds_of_one_step,
+            self.watch(f"trial {trial.number}", experiment),
+            set(opened.trials[trial.number].intermediate_values),
+        )
 
         def stop() -> bool:
-            return pruned or (self.stop is not None and self.stop())
+            return judge.pruned or (self.stop is not None and self.stop())
 
         try:
-            summary = play(experiment, study.folder / RUNS / experiment.name, observe, stop)
+            summary = play(experiment, study.folder / RUNS / experiment.name, judge, stop)
         except KeyboardInterrupt:
-            if not pruned:
+            if not judge.pruned:
                 raise
-            opened.tell(trial, state=state.PRUNED)
+            opened.tell(trial, state=optuna_package().trial.TrialState.PRUNED)
             return
+        opened.tell(trial, self._value(summary))
+
+    def _value(self, summary: Record) -> float:
+        """What the run is compared by; what has no finite figure is the worst there is."""
+        metric, maximise = self.study.judged_by()
         figures = summary["figures"]
         if metric not in figures and summary["status"] == "finished":
             names = ", ".join(sorted(figures)) or "none"
             raise EpisodeError(f"There is no figure {metric!r}: choose --metric from {names}.")
-        value = figures.get(metric, math.nan)
+        value = float(figures.get(metric, math.nan))
         if summary["status"] != "finished" or not math.isfinite(value):
-            value = -math.inf if maximise else math.inf
-        opened.tell(trial, value)
+            return -math.inf if maximise else math.inf
+        return value
 
     def _lock_of(self, number: int) -> Path:
         return self.study.folder / LOCKS / f"trial-{number}"
+
+
+@dataclass
+class _Judge:
+    """Tells Optuna of a run's figure as it goes, and hears whether it has fallen behind.
+
+    A run that goes on may play rounds again that were told of before: they are not told twice.
+    """
+
+    trial: Any
+    metric: str
+    rounds_per_step: int
+    show: Callable[[Record], None] | None
+    reported: set[int]
+    pruned: bool = False
+
+    def __post_init__(self) -> None:
+        self.pruned = bool(self.reported) and self.trial.should_prune()
+
+    def __call__(self, record: Record) -> None:
+        if self.show is not None:
+            self.show(record)
+        value = record.get("figures", {}).get(self.metric)
+        step = (record["round"] + 1) // self.rounds_per_step
+        if value is not None and math.isfinite(value) and step not in self.reported:
+            self.trial.report(value, step)
+            self.reported.add(step)
+            self.pruned = self.pruned or self.trial.should_prune()
 
 
 def trials_of(study: Study, opened: Any) -> list[Trial]:
@@ -154,7 +177,7 @@ def trials_of(study: Study, opened: Any) -> list[Trial]:
         if frozen.params.keys() != study.space.keys() or not frozen.state.is_finished():
             continue
         experiment = experiment_at(study.values, frozen.params, study.split())
-        value = frozen.value if frozen.value is not None else None
+        value = frozen.value
         status = frozen.state.name.lower()
         if value is not None and not math.isfinite(value):
             status, value = "diverged", None

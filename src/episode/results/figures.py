@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from episode.results.plots import OTHER, STYLES, _pyplot
+from episode.results.plots import DPI, OTHER, STYLES, new_figure
+from episode.results.store import write_bytes
+
+PANEL = (4.4, 3.1)
+"""Inches of a panel with its title and labels; the room for these is fixed, so that a figure is
+drawn once and not laid out first."""
+LEFT, RIGHT, ABOVE, BELOW = 0.78, 0.14, 0.34, 0.54
+LEGEND_LINE = 0.21
 
 
 @dataclass(frozen=True)
@@ -39,34 +47,49 @@ class Panel:
 
 def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> list[Path]:
     """Draws all panels into one figure and writes stem.png and stem.pdf."""
-    plt = _pyplot()
     columns = max(len(row) for row in rows)
-    size = (4.4 * columns, 3.1 * len(rows) + 0.9)
-    figure, axes = plt.subplots(len(rows), columns, figsize=size, squeeze=False)
+    labels = list(dict.fromkeys(x.label for row in rows for panel in row for x in panel.lines))
+    across = _legend_columns(labels, columns * PANEL[0])
+    legend = -(-len(labels) // across) * LEGEND_LINE + 0.12 if len(labels) > 1 else 0
+    width, height = columns * PANEL[0], len(rows) * PANEL[1] + legend
+    figure = new_figure(figsize=(width, height), dpi=DPI)
     handles: dict[str, Any] = {}
     for r, row in enumerate(rows):
-        for c in range(columns):
-            if c >= len(row):
-                axes[r][c].set_visible(False)
-                continue
-            handles |= _draw(axes[r][c], row[c])
-    if len(handles) > 1:
-        width = max(len(name) for name in handles)
-        across = max(1, min(len(handles), int(size[0] * 11 / (width + 6))))
+        for c, panel in enumerate(row):
+            left, bottom = c * PANEL[0] + LEFT, height - (r + 1) * PANEL[1] + BELOW
+            size = PANEL[0] - LEFT - RIGHT, PANEL[1] - BELOW - ABOVE
+            place = (left / width, bottom / height, size[0] / width, size[1] / height)
+            handles |= _draw(figure.add_axes(place), panel)
+    if legend:
         figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=across,
-            frameon=False, fontsize=9,
+            handles.values(), handles.keys(), loc="lower center", ncols=across, frameon=False,
+            fontsize=9, borderaxespad=0.3,
         )  # fmt: skip
-    figure.set_layout_engine("constrained")
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once, for both files
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    paths = [stem.with_name(stem.name + suffix) for suffix in (".png", ".pdf")]
-    for path in paths:
-        temporary = path.with_name(f"{path.name}.tmp")
-        figure.savefig(temporary, dpi=130, format=path.suffix[1:])
-        temporary.replace(path)
-    plt.close(figure)
+    return _write(figure, stem)
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    """How many of the labels go beside each other, in inches, with even rows."""
+    longest = max(len(label) for label in labels) if labels else 1
+    across = max(1, min(len(labels), int(width / (0.085 * longest + 0.55))))
+    lines = -(-len(labels) // across)
+    return max(1, -(-len(labels) // lines)) if labels else 1
+
+
+def _write(figure: Any, stem: Path) -> list[Path]:
+    """Both files, each drawn once: `savefig` would draw once more, to lay out what needs it."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+    png, pdf = io.BytesIO(), io.BytesIO()
+    agg: Any = FigureCanvasAgg(figure)  # matplotlib has no types for them
+    agg.print_png(png, pil_kwargs={"compress_level": 3})
+    vector: Any = FigureCanvasPdf(figure)
+    vector.print_pdf(pdf, metadata={"CreationDate": None})
+    paths = []
+    for suffix, picture in ((".png", png), (".pdf", pdf)):
+        paths.append(stem.with_name(stem.name + suffix))
+        write_bytes(paths[-1], picture.getvalue())
     return paths
 
 

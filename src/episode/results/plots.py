@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
-from episode.results.store import StoredRun
+from episode.results.store import StoredRun, write_bytes
 
 # The colours of Okabe and Ito, which colour-blind readers can tell apart; line styles besides.
 STYLES: dict[str, tuple[str, str]] = {
@@ -23,12 +24,13 @@ STYLES: dict[str, tuple[str, str]] = {
     "fedavg": ("#009E73", "-."),
 }
 OTHER = ("#777777", "-")
+DPI = 130
 
 
 def draw_curves(runs: Sequence[StoredRun], path: Path, title: str) -> None:
     """Test accuracy and training loss by gradients, and accuracy by exchanges, as one PNG."""
-    plt = _pyplot()
-    figure, axes = plt.subplots(1, 3, figsize=(15, 4.8))
+    figure = new_figure(figsize=(15, 4.8), layout="constrained")
+    axes = figure.subplots(1, 3)
     panels = (
         ("gradients", "test_accuracy", "gradients per client", "test accuracy"),
         ("exchanges", "test_accuracy", "exchanges with the server", "test accuracy"),
@@ -48,10 +50,7 @@ def draw_curves(runs: Sequence[StoredRun], path: Path, title: str) -> None:
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     figure.suptitle(title)
-    figure.set_layout_engine("constrained")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    _save(figure, path)
 
 
 def _draw(axis: Any, run: StoredRun, x: str, y: str) -> None:
@@ -66,17 +65,15 @@ def _draw(axis: Any, run: StoredRun, x: str, y: str) -> None:
         axis.plot(points[0][-1], points[1][-1], "x", color=colour)
 
 
-def _pyplot() -> Any:
+def new_figure(**options: Any) -> Any:
+    """An empty figure of matplotlib's: without pyplot, which takes long to import."""
     try:
-        import matplotlib as mpl
+        from matplotlib.figure import Figure
     except ImportError:
         raise EpisodeError(
             "Pictures need matplotlib: pip install 'episode-fl[plot]' -c constraints.txt."
         ) from None
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
+    return Figure(**options)
 
 
 def draw_partition(
@@ -87,12 +84,12 @@ def draw_partition(
     clients: Sequence[str],
 ) -> None:
     """Clients by labels as one PNG: the darker, the larger the label's share of the client."""
-    plt = _pyplot()
     shares = [[n / max(1, sum(row)) for n in row] for row in counts]
     few = len(labels) <= 20 and len(counts) <= 40
     width = min(16, 2.5 + 0.75 * len(labels)) if few else 9
     height = min(14, 1.6 + 0.42 * len(counts)) if few else 6
-    figure, axis = plt.subplots(figsize=(max(5, width), max(3, height)), layout="constrained")
+    figure = new_figure(figsize=(max(5, width), max(3, height)), layout="constrained")
+    axis = figure.subplots()
     picture = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axis.set_xlabel("label")
     axis.set_ylabel("client")
@@ -107,6 +104,10 @@ def draw_partition(
                               fontsize=8)  # fmt: skip
     figure.colorbar(picture, label="share of the client's examples")
     axis.set_title(title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=DPI, format="png")
+    write_bytes(path, picture.getvalue())

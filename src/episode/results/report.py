@@ -6,14 +6,17 @@ import base64
 import gzip
 import html
 import json
-from collections.abc import Mapping, Sequence
+import math
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from episode.errors import EpisodeError
 from episode.results import store
+from episode.results.bundle import plotly_script
 from episode.results.groups import Group, figure_names, grouped, task_of
 from episode.results.plots import OTHER, STYLES
 from episode.results.sheets import Sheet, final_sheet
@@ -54,8 +57,8 @@ def write_report(
     extras = extras or Extras()
     groups = grouped(runs)
     title = title or f"{len(runs)} run{'s' * (len(runs) > 1)} of {task_of(runs[0])}"
-    data = _data(runs, groups, extras)
-    packed = base64.b64encode(gzip.compress(store.dumps(data).encode(), 2, mtime=0)).decode()
+    numbers = Numbers()
+    data = _data(runs, groups, extras, numbers)
     parts = {
         "title": html.escape(title),
         "style": _part("page.css"),
@@ -64,9 +67,10 @@ def write_report(
         "machines": _machines(runs),
         "repeat": _repeat(runs, extras),
         "version": __version__,
-        "data": packed,
-        "program": _part("page.js"),
-        "plotly": _plotly(),  # last: so that nothing in it is taken for a place to fill
+        "data": _packed(store.dumps(data).encode()),
+        "numbers": _packed(numbers.to_bytes()),
+        "program": _part("numbers.js") + _part("page.js"),
+        "plotly": plotly_script(),  # last: so that nothing in it is taken for a place to fill
     }
     page = _part("page.html")
     for name, text in parts.items():
@@ -74,11 +78,39 @@ def write_report(
     store.write_text(path, page)
 
 
-def _data(runs: Sequence[StoredRun], groups: Sequence[Group], extras: Extras) -> dict[str, Any]:
+class Numbers:
+    """All columns of all runs, one behind the other, as 64-bit floats; None becomes NaN.
+
+    So no digit is lost, and a browser reads them without parsing.
+    """
+
+    def __init__(self) -> None:
+        self._values = array("d")
+
+    def put(self, column: Iterable[float | None]) -> list[int]:
+        """Adds a column; where it begins, and how long it is."""
+        start = len(self._values)
+        self._values.extend(math.nan if v is None else v for v in column)
+        return [start, len(self._values) - start]
+
+    def to_bytes(self) -> bytes:
+        """Little-endian."""
+        if sys.byteorder == "big":
+            self._values.byteswap()
+        return self._values.tobytes()
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, 1, mtime=0)).decode()
+
+
+def _data(
+    runs: Sequence[StoredRun], groups: Sequence[Group], extras: Extras, numbers: Numbers
+) -> dict[str, Any]:
     places = {id(run): i for i, run in enumerate(runs)}
     return {
         "figures": [n for n in figure_names(runs) if n != "loss"],
-        "runs": [_run(run) for run in runs],
+        "runs": [_run(run, numbers) for run in runs],
         "groups": [
             {
                 "label": g.label,
@@ -93,17 +125,18 @@ def _data(runs: Sequence[StoredRun], groups: Sequence[Group], extras: Extras) ->
     }
 
 
-def _run(run: StoredRun) -> dict[str, Any]:
-    evaluated = [r for r in run.rounds if "figures" in r]
-    names = dict.fromkeys(n for r in evaluated for n in r["figures"])
+def _run(run: StoredRun, numbers: Numbers) -> dict[str, Any]:
+    evaluated = [(i, r["figures"]) for i, r in enumerate(run.rounds) if "figures" in r]
+    names = dict.fromkeys(n for _, figures in evaluated for n in figures)
     return {
         "name": run.folder.name,
         "label": run.label,
         "seed": run.config.get("seed"),
         "status": run.status,
-        "columns": {c: [r.get(c) for r in run.rounds] for c in COLUMNS},
-        "at": [i for i, r in enumerate(run.rounds) if "figures" in r],
-        "figures": {n: [r["figures"].get(n) for r in evaluated] for n in names},
+        "rounds": len(run.rounds),
+        "columns": {c: numbers.put(r.get(c) for r in run.rounds) for c in COLUMNS},
+        "at": numbers.put(i for i, _ in evaluated),
+        "figures": {n: numbers.put(f.get(n) for _, f in evaluated) for n in names},
     }
 
 
@@ -184,13 +217,3 @@ def _repeat(runs: Sequence[StoredRun], extras: Extras) -> str:
 
 def _part(name: str) -> str:
     return (files("episode.results") / "page" / name).read_text(encoding="utf-8")
-
-
-def _plotly() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise EpisodeError(
-            "A report needs plotly: pip install 'episode-fl[plot]' -c constraints.txt."
-        ) from None
-    return str(get_plotlyjs())

@@ -64,7 +64,9 @@ def read_json(path: Path) -> Any:
     try:
         return loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise EpisodeError(f"{path} cannot be read: {error}.") from None
+        raise EpisodeError(
+            f"{path} cannot be read ({error}): leave its folder out, or remove it."
+        ) from None
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
@@ -81,7 +83,9 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             if number == len(lines) - 1:
                 break
-            raise EpisodeError(f"{path} is damaged in line {number + 1}.") from None
+            raise EpisodeError(
+                f"{path} is damaged in line {number + 1}: leave its folder out, or remove it."
+            ) from None
     return records
 
 
@@ -91,18 +95,26 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """The whole content or nothing."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    """The whole content or nothing; what keeps it from being written is one sentence."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    except OSError as error:
+        raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """The whole content or nothing, in a folder that is there."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except OSError:
         temporary.unlink(missing_ok=True)
-        raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
+        raise
 
 
 def find_runs(folders: Sequence[Path]) -> list[StoredRun]:

@@ -23,7 +23,7 @@ class Synthetic(Recipe):
 
     name: ClassVar[str] = "synthetic"
     title: ClassVar[str] = "Synthetic: loss trajectories and converged solutions"
-    place: ClassVar[str] = "Appendix E.2: figure"
+    place: ClassVar[str] = "Figure 3 (appendix E.2)"
     chosen: ClassVar[tuple[int, int]] = (1, 0)
     """η = 0.01 and γ/η = 5: what the authors' scripts have, of the grid that is tried."""
 

@@ -40,6 +40,25 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Tuned:
+    """η and γ that a study chose: one pair for all algorithms, or one for each that was tuned."""
+
+    study: Path
+    pairs: Mapping[str, tuple[float, float]]
+    """By algorithm; the empty name is for all."""
+
+    def settings(self, algorithm: str) -> dict[str, float]:
+        """The algorithm's η and γ, as settings of a config."""
+        pair = self.pairs.get(algorithm, self.pairs.get(""))
+        if pair is None:
+            raise EpisodeError(
+                f"The study {self.study} tuned {', '.join(self.pairs)}, but not {algorithm}: tune "
+                "that too, or give one study of CELGC for all."
+            )
+        return {"schedule.eta": pair[0], "schedule.gamma": pair[1]}
+
+
+@dataclass(frozen=True)
 class Kitchen:
     """Where and at what scale recipes are made."""
 
@@ -50,6 +69,8 @@ class Kitchen:
     seeds: int = 1
     overrides: Sequence[str] = ()
     """Settings that every run gets, such as engine.device=cuda."""
+    tuned: Mapping[str, Tuned] = field(default_factory=dict)
+    """η and γ from studies, by task."""
 
     @property
     def runs(self) -> Path:
@@ -100,7 +121,8 @@ class Recipe(ABC):
             try:
                 deal(0)
             except EpisodeError as error:
-                return str(error)
+                paths = " ".join(f"--data {name}=PATH" for name in self.datasets)
+                return f"{error} Here that is {paths}."
         return ""
 
 
@@ -114,6 +136,9 @@ def cell_experiment(
     """The run of one cell of a table: every cell has the same number of iterations."""
     algorithm, steps, similarity = cell
     values = {k: dict(v) if isinstance(v, Mapping) else v for k, v in base.items()}
+    tuned = kitchen.tuned.get(values["task"]["name"])
+    for key, value in tuned.settings(algorithm).items() if tuned else ():
+        apply_override(values, f"{key}={value!r}")
     for override in kitchen.overrides:
         apply_override(values, override)
     point: dict[str, Any] = {
@@ -131,6 +156,7 @@ class Results:
     """The runs of a table by cell, over seeds."""
 
     runs: Mapping[Cell, list[StoredRun]]
+    iterations_per_epoch: float = 1.0
 
     def figure(self, cell: Cell, name: str) -> float | None:
         """The mean final figure; None where no run finished."""
@@ -166,10 +192,11 @@ class Results:
         return pairs[0], pairs[1]
 
     def curve(self, cell: Cell, name: str, axis: str) -> tuple[list[float], list[float]]:
-        """A figure of the first seed along an axis: iterations, rounds or minutes."""
+        """A figure of the first seed along an axis: epochs, iterations, rounds or minutes."""
         run = self.runs[cell][0]
-        steps = 1 if cell[0] == "naive_parallel_clip" else cell[1]
-        scale = {"iterations": float(steps), "rounds": 1.0, "minutes": 1 / 60}[axis]
+        steps = run.config["budget"]["local_steps"] if cell[0] != "naive_parallel_clip" else 1
+        scale = {"epochs": steps / self.iterations_per_epoch, "iterations": float(steps),
+                 "rounds": 1.0, "minutes": 1 / 60}[axis]  # fmt: skip
         rows = [r for r in run.rounds if name in r.get("figures", {})]
         along = [r["seconds"] if axis == "minutes" else r["round"] + 1 for r in rows]
         return [scale * x for x in along], [r["figures"][name] for r in rows]
@@ -180,6 +207,17 @@ class Results:
             if 100 * record.get("figures", {}).get("test_accuracy", 0) >= accuracy:
                 return float(record["seconds"])
         return None
+
+    def seconds(self, cell: Cell) -> float:
+        """Seconds of training of the first seed, in all."""
+        return float(self.runs[cell][0].summary.get("seconds", float("nan")))
+
+    def best_within(self, cell: Cell, name: str, minutes: float) -> float:
+        """The best that a figure of the first seed was within so many minutes."""
+        best = min if name.endswith("loss") else max
+        x, y = self.curve(cell, name, "minutes")
+        reached = [v for t, v in zip(x, y, strict=True) if t <= minutes]
+        return best(reached, default=float("inf") if best is min else 0.0)
 
     def rounds_to_loss(self, cell: Cell, loss: float) -> int | None:
         """Rounds of the first seed until this training loss."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from episode.experiments.config import Experiment
 from episode.experiments.reproduce.published import NAMES
 from episode.experiments.reproduce.recipe import (
     Cell,
     Claim,
+    Dish,
     Kitchen,
+    Recipe,
     Results,
     Scale,
     cell_experiment,
@@ -23,7 +26,13 @@ from episode.results.store import read_run
 PARALLEL = "naive_parallel_clip"
 HUES = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 """For settings, where the algorithm is told by the style of the line, as in the paper."""
+ANY_SIMILARITY = "any (paper: 100%)"
+"""NaiveParallelClip's, whose result does not depend on it."""
 STROKES = {PARALLEL: ":", "celgc": "--", "episode": "-"}
+
+
+Strokes = Mapping[Cell, tuple[str, str | None, str | None]]
+"""Label, colour and style of each cell's curve; None for the algorithm's own."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,8 @@ class Task:
     name: str
     portions: Mapping[Scale, Portion]
     vectors: bool = False
-    schedule: Mapping[str, Any] = field(default_factory=dict)
+    tuned_at: Cell | None = None
+    """The cell that the paper tuned η and γ for; None where its text gives them."""
 
     def cell(self, kitchen: Kitchen, cell: Cell, seed: int) -> Experiment:
         """The run of a cell; the figures are those of the test split."""
@@ -68,20 +78,43 @@ class Task:
 
     def results(self, kitchen: Kitchen, cells: Sequence[Cell]) -> Results:
         """The runs of the cells, read back."""
-        return Results(
-            {
-                c: [
-                    read_run(kitchen.runs / self.cell(kitchen, c, seed).name)
-                    for seed in range(kitchen.seeds)
-                ]
-                for c in cells
-            }
-        )
+        runs = {
+            c: [
+                read_run(kitchen.runs / self.cell(kitchen, c, seed).name)
+                for seed in range(kitchen.seeds)
+            ]
+            for c in cells
+        }
+        return Results(runs, self.iterations_per_epoch(kitchen, cells[0]))
+
+    def iterations_per_epoch(self, kitchen: Kitchen, cell: Cell) -> float:
+        """In how many iterations all clients together see as many examples as there are."""
+        task = self.cell(kitchen, cell, 0).task
+        sizes = [len(part) for part in task.deal(0).parts]  # type: ignore[attr-defined]
+        batch: int = task.batch_size  # type: ignore[attr-defined]
+        return max(1.0, sum(sizes) / (len(sizes) * batch))
 
     def interval(self, kitchen: Kitchen, interval: int) -> str:
         """I as a table shows it: the paper's, and the one really used."""
         shrunk = max(1, interval // self.portions[kitchen.scale].shrink)
         return str(interval) if shrunk == interval else f"{shrunk} (paper: {interval})"
+
+
+class OfRuns(Recipe):
+    """A recipe whose figures come from runs, one for each cell of its table and seed."""
+
+    task: ClassVar[Task]
+    cells: ClassVar[list[Cell]]
+
+    def experiments(self, kitchen: Kitchen) -> list[Experiment]:
+        return self.task.experiments(kitchen, self.cells)
+
+    def serve(self, kitchen: Kitchen) -> Dish:
+        return self.dish(kitchen, self.task.results(kitchen, self.cells))
+
+    @abstractmethod
+    def dish(self, kitchen: Kitchen, results: Results) -> Dish:
+        """Tables, figures and claims of these results."""
 
 
 def beside_paper(
@@ -101,7 +134,7 @@ def beside_paper(
         rows.append(
             [
                 "1" if parallel else task.interval(kitchen, interval),
-                "any" if parallel and paper else f"{similarity:g}%",
+                ANY_SIMILARITY if parallel and paper else f"{similarity:g}%",
                 NAMES.get(algorithm, algorithm),
                 loss,
                 accuracy,
@@ -116,12 +149,12 @@ def beside_paper(
 
 def panel(
     results: Results,
-    lines: Mapping[Cell, tuple[str, str | None, str | None]],
+    lines: Strokes,
     figure: str,
     axis: str,
     title: str = "",
 ) -> Panel:
-    """Curves of some cells: label, colour and style of each; None for the algorithm's own."""
+    """Curves of some cells."""
     word = {"train_loss": "training loss", "test_accuracy": "test accuracy"}[figure]
     drawn = []
     for cell, (label, colour, style) in lines.items():
@@ -132,9 +165,7 @@ def panel(
 
 def pair(results: Results, cells: Sequence[Cell], axis: str, title: str) -> list[Panel]:
     """Training loss and test accuracy of some algorithms in one setting, side by side."""
-    lines: dict[Cell, tuple[str, str | None, str | None]] = {
-        c: (NAMES.get(c[0], c[0]), None, None) for c in cells
-    }
+    lines: Strokes = {c: (NAMES.get(c[0], c[0]), None, None) for c in cells}
     return [
         panel(results, lines, figure, axis, title) for figure in ("train_loss", "test_accuracy")
     ]
@@ -149,6 +180,8 @@ def judged(kitchen: Kitchen, text: str, holds: bool, figures: str, only_paper: s
     return Claim.of(text, holds, figures)
 
 
+ONE_PROCESS = "in one process an exchange costs next to nothing"
+"""Why running times are judged at the paper's scale only."""
 MADE_UP = "Scale smoke: made-up data. The numbers show that the recipe runs, and nothing else."
 
 
@@ -158,6 +191,8 @@ def notes(kitchen: Kitchen, task: Task) -> list[str]:
         return [MADE_UP]
     portion = task.portions[kitchen.scale]
     text = f"{portion.iterations:,} iterations, {kitchen.seeds} seed(s), on the test split."
+    if (tuned := kitchen.tuned.get(task.name)) is not None:
+        text += f" η and γ were chosen on the validation split by the study in {tuned.study}."
     if kitchen.scale == "laptop":
         text += (
             " A smaller model and fewer iterations than the paper's: compare orders, not values."

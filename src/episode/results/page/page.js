@@ -1,35 +1,10 @@
 "use strict";
-// All figures come from the runs' folders, unrounded; see results/report.py for their layout.
-const report = {};
-const $ = (id) => document.getElementById(id);
 const AXES = { round: "rounds", exchanges: "exchanges", bytes: "MB sent, both ways",
   gradients: "gradients, all clients", seconds: "seconds of training" };
 const WORDS = { loss: "loss of the local steps" };
 
-async function unpack(text) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return JSON.parse(await new Response(stream).text());
-}
-
-// NaN and infinities are strings in strict JSON; a plot leaves them out.
-const plain = (v) => (typeof v === "number" ? v : typeof v === "boolean" ? Number(v) : null);
 const name = (figure) => WORDS[figure] || figure.replaceAll("_", " ");
 const risesToBetter = (figure) => /accuracy|score|auc|f1/.test(figure);
-
-function along(run, axis) {
-  const c = run.columns;
-  if (axis === "bytes") return c.bytes_up.map((b, i) => (b + c.bytes_down[i]) / 1e6);
-  if (axis === "round") return c.round.map((r) => r + 1);
-  return c[axis];
-}
-
-// The points of a run: [x, y], for figures at evaluated rounds only.
-function points(run, axis, figure) {
-  const x = along(run, axis);
-  if (figure in run.figures) return [run.at.map((i) => x[i]), run.figures[figure].map(plain)];
-  return figure in run.columns ? [x, run.columns[figure].map(plain)] : [[], []];
-}
 
 function mean(values) { return values.reduce((a, b) => a + b, 0) / values.length; }
 
@@ -88,17 +63,11 @@ function traces(axis, figure, view) {
           marker: { color: style.color }, meta: run.name });
       });
     } else {
-      const length = Math.min(...curves.map(([x]) => x.length));
-      const at = [...Array(length).keys()];
-      const column = (i, k) => curves.map((c) => c[k][i]).filter((v) => v !== null);
-      const keep = at.filter((i) => column(i, 1).length === curves.length);
-      const x = keep.map((i) => mean(column(i, 0)));
-      const low = keep.map((i) => Math.min(...column(i, 1)));
-      const high = keep.map((i) => Math.max(...column(i, 1)));
+      const [x, low, middle, high] = range(curves);
       found.push({ x: [...x, ...x.slice().reverse()], y: [...high, ...low.reverse()],
         fill: "toself", fillcolor: faded(style.color), line: { width: 0 }, hoverinfo: "skip",
         mode: "lines", meta: "range" });
-      found.push({ x, y: keep.map((i) => mean(column(i, 1))), mode: "lines", line: style,
+      found.push({ x, y: middle, mode: "lines", line: style,
         name: `${group.name}, mean of ${curves.length}`, meta: "mean" });
     }
     runs.filter((r) => r.status === "diverged").forEach((run) => {
@@ -108,6 +77,18 @@ function traces(axis, figure, view) {
       found.push({ x: [x[last]], y: [y[last]], mode: "markers", name: `${run.name} diverged`,
         marker: { symbol: "x", size: 11, color: style.color }, meta: "diverged" });
     });
+  }
+  return found;
+}
+
+// Where all curves have a value: mean x, and the lowest, mean and highest y.
+function range(curves) {
+  const found = [[], [], [], []], length = Math.min(...curves.map(([x]) => x.length));
+  for (let i = 0; i < length; i++) {
+    const y = curves.map((c) => c[1][i]);
+    if (y.includes(null)) continue;
+    const values = [mean(curves.map((c) => c[0][i])), Math.min(...y), mean(y), Math.max(...y)];
+    values.forEach((v, k) => found[k].push(v));
   }
   return found;
 }
@@ -129,18 +110,18 @@ const draw = {
     const run = report.runs[$("clipping-run").value], axis = $("axis").value;
     const x = along(run, axis), c = run.columns, style = colour(run.label);
     const decided = c.clipped.filter((v) => v !== null), clipped = decided.filter(Boolean).length;
-    const steps = c.clipped_steps.map(plain).filter((v) => v !== null);
+    const steps = c.clipped_steps.filter((v) => v !== null);
     $("clipping-words").textContent = decided.length
       ? `${clipped} of ${decided.length} rounds were clipped: ‖G_r‖ above γ/η.`
       : `Clipping is decided step by step: ${(100 * mean(steps)).toFixed(1)}% of local steps.`;
     const norm = c.global_norm.some((v) => v !== null) ? "global_norm" : "largest_norm";
     const title = norm === "global_norm" ? "‖G_r‖" : "largest ‖g‖ of the round";
-    const y = c[norm].map(plain);
+    const y = c[norm];
     const data = [
       { x, y, name: title, mode: "lines", line: { color: style, width: 1.5 }, meta: norm },
       { x, y: y.map((v, i) => (c.clipped[i] ? v : null)), name: "clipped", mode: "markers",
-        marker: { color: style, size: 5 }, meta: "clipped" },
-      { x, y: c.threshold.map(plain), name: "γ/η", mode: "lines", meta: "threshold",
+        marker: { color: style, size: 5 }, meta: "clipped", showlegend: clipped > 0 },
+      { x, y: c.threshold, name: "γ/η", mode: "lines", meta: "threshold",
         line: { color: dark() ? "#ffffff" : "#000000", width: 1.5, dash: "dash" } }];
     const plan = layout(AXES[axis], title, { showlegend: true,
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 } });
@@ -150,7 +131,8 @@ const draw = {
   },
   partition() {
     const chosen = report.partitions[$("partition-choice").value];
-    const few = chosen.labels.length <= 12 && chosen.counts.length <= 20;
+    const few = chosen.labels.length <= 12 && chosen.counts.length <= 20
+      && $("partition").clientWidth > 40 * chosen.labels.length;
     const data = [{ type: "heatmap", z: chosen.counts, x: chosen.labels,
       y: chosen.counts.map((_, i) => `client ${i}`), colorscale: "Cividis",
       colorbar: { title: { text: "examples" }, thickness: 12 },
@@ -194,7 +176,7 @@ function reached(run, figure, target) {
   const place = y.findIndex((v) => v !== null && better(v));
   if (place < 0) return null;
   const i = figure in run.figures ? run.at[place] : place;
-  return Object.fromEntries(Object.keys(AXES).map((a) => [a, along(run, a)[i]]));
+  return Object.fromEntries(Object.keys(AXES).map((a) => [a, costAt(run, a, i)]));
 }
 
 function fillTargets() {
@@ -245,7 +227,7 @@ function fillControls() {
   report.runs.forEach((run, i) => {
     const group = report.groups.find((g) => g.runs.includes(i));
     const words = run.status === "finished" ? "" : ` (${run.status})`;
-    if (run.columns.round.length) option($("clipping-run"), i, `${group.name}, seed ${run.seed}${words}`);
+    if (run.rounds) option($("clipping-run"), i, `${group.name}, seed ${run.seed}${words}`);
   });
   for (const [label, style] of Object.entries(report.styles)) {
     const entry = document.createElement("label");
@@ -304,7 +286,7 @@ function listen() {
 
 async function start() {
   try {
-    Object.assign(report, await unpack($("data").textContent.trim()));
+    await load();
     fillControls();
     suggestTarget();
     setTheme();

@@ -1,0 +1,162 @@
+"""The command line's studies: `tune`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from episode.cli_experiments import Settings, command_line
+from episode.display import say_trial
+from episode.errors import EpisodeError
+from episode.terminal import AsJson, Quiet, out, stoppable, strict
+
+if TYPE_CHECKING:
+    from episode.experiments.study import Study
+    from episode.experiments.tune import Trial
+
+
+class Samplers(StrEnum):
+    """How the next point is chosen."""
+
+    grid = "grid"
+    tpe = "tpe"
+
+
+class Pruners(StrEnum):
+    """Whether trials that fall behind are stopped."""
+
+    none = "none"
+    median = "median"
+    hyperband = "hyperband"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds this command to the command line."""
+    app.command(epilog="Example: episode tune --set budget.rounds=10 --folder runs/tune")(tune)
+
+
+def tune(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file.")] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(help="What to search: key=a,b,c or key=low..high; `threshold` is γ/η."),
+    ] = None,
+    settings: Settings = None,
+    sampler: Annotated[Samplers, typer.Option(help="All points, or Optuna's TPE.")] = Samplers.grid,
+    pruner: Annotated[Pruners, typer.Option(help="Stop trials that fall behind.")] = Pruners.none,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials in all, for tpe.", show_default="20")
+    ] = None,
+    per_algorithm: Annotated[
+        str | None,
+        typer.Option(help="Tune each of these (celgc,episode,…) for itself: a fairer comparison."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="The figure to compare.", show_default="validation accuracy, or f"),
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Where the study is kept.")] = Path("runs/tune"),
+    seed: Annotated[int, typer.Option(help="The sampler's.")] = 0,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Choose η and γ (or anything else) on the validation split.
+
+    Without --search it is the paper's protocol: its γ x γ/η grid, for CELGC at I = 4 and s = 50,
+    to be used for everything else. The best config goes to best.toml. A study that was stopped
+    goes on, and more processes join in: start the same command again.
+    """
+    from episode.engines.meeting import under_torchrun
+    from episode.experiments.search import paper_protocol, parse_space
+    from episode.experiments.study import Study
+    from episode.experiments.tune import Tuner
+
+    if under_torchrun():
+        raise EpisodeError(
+            "A study is not spread by torchrun: start `episode tune` once per process that helps."
+        )
+    values = _values(config, settings or [])
+    space = parse_space(search or [], values["task"].get("name", "digits"))
+    if not search and sampler is Samplers.tpe:
+        raise EpisodeError(
+            "TPE needs ranges: --search schedule.gamma=0.01..1 --search threshold=…."
+        )
+    values = values if search else paper_protocol(values)
+    names = [n.strip() for n in per_algorithm.split(",")] if per_algorithm else [""]
+    found: dict[str, Any] = {}
+    for algorithm in names:
+        if algorithm:
+            values["algorithm"] = _named(values.get("algorithm"), algorithm)
+        study = Study(
+            folder / algorithm, values, space, sampler.value, pruner.value, trials, seed, metric
+        )
+        label = study.base().algorithm.label
+        with stoppable(command_line()) as stop:
+            watch = (lambda name, _: None) if quiet else say_trial
+            ended = Tuner(study, watch, stop).run()
+        found[label] = [_as_dict(study, t) for t in ended]
+        if not as_json:
+            _print_study(study, ended, label)
+    if as_json:
+        out.print_json(data=strict(found))
+
+
+def _values(config: Path | None, settings: list[str]) -> dict[str, Any]:
+    """The config's values, its task as a section."""
+    from episode.experiments.values import apply_override, read_values
+
+    values = read_values(config) if config else {}
+    for override in settings:
+        apply_override(values, override)
+    task = values.get("task", "digits")
+    values["task"] = task if isinstance(task, dict) else {"name": str(task)}
+    return values
+
+
+def _named(algorithm: Any, name: str) -> dict[str, Any]:
+    """The algorithm's section with another name, and its options."""
+    return {**(algorithm if isinstance(algorithm, dict) else {}), "name": name}
+
+
+def _as_dict(study: Study, trial: Trial) -> dict[str, Any]:
+    metric, _ = study.judged_by()
+    return {
+        "point": trial.point,
+        "status": trial.status,
+        metric: trial.value,
+        "folder": str(study.folder / "runs" / trial.experiment.name),
+    }
+
+
+def _print_study(study: Study, trials: list[Trial], label: str) -> None:
+    from episode.results.sheets import Sheet
+
+    metric, _ = study.judged_by()
+    rows = [
+        [
+            *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in t.point.values()),
+            f"{t.experiment.schedule.eta:.4g}",
+            f"{t.experiment.schedule.gamma:.4g}",
+            "–" if t.value is None else f"{t.value:.4f}",
+            "" if t.status == "complete" else t.status,
+        ]
+        for t in trials
+    ]
+    columns = [*study.space, "η", "γ", metric, ""]
+    sheet = Sheet(f"{label}: {len(trials)} trials, the best first", columns, rows, left=0)
+    out.print(sheet.terminal())
+    sheet.write(study.folder / "trials")
+    if not trials or trials[0].status != "complete":
+        out.print("No trial came to an end with a figure: search elsewhere.")
+        return
+    chosen = trials[0].experiment.schedule
+    best = study.folder / "best.toml"
+    out.print(f"Best: {best}   (episode run {best})", markup=False)
+    out.print(
+        f"For other algorithms: --set schedule.eta={chosen.eta:g} "
+        f"--set schedule.gamma={chosen.gamma:g}",
+        markup=False,
+    )
