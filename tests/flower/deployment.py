@@ -158,7 +158,9 @@ class Deployment:
     def run(self, app: Path, changes: Sequence[str] = ()) -> str:
         """Starts a run; returns its number."""
         options = [part for change in changes for part in ("-c", change)]
-        return str(self.flwr("run", str(app), NAME, *options)["run-id"])
+        found = self.flwr("run", str(app), NAME, *options)
+        assert "run-id" in found, found
+        return str(found["run-id"])
 
     def status(self, number: str) -> str:
         return str(self.flwr("list", NAME, "--run-id", number)["runs"][0]["status"])

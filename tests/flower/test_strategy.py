@@ -176,7 +176,7 @@ def no_data(context: Context) -> Any:
         (LocalGrid(app(data_fn=no_data), [0, 1, 2]), {}, "site 1 .* Client 1 has no examples"),
         (LocalGrid(app(model_fn=ThawedNet), [0, 1, 2]), {}, "other values in embed.weight, which"),
         (LocalGrid(app(batch_size=None), [0, 1, 2]), {}, "batch size is None: give attach"),
-        (LocalGrid(ClientApp(), [0, 1, 2]), {"start_seconds": 0.5}, "No query function registered"),
+        (LocalGrid(ClientApp(), [0, 1, 2]), {"start_seconds": 0.5}, r"call attach\(app"),
         (
             grid(),
             {"num_sites": 5, "start_seconds": 0.5},

@@ -173,6 +173,8 @@ class Sites:
 
     def _let_in(self, node: int, outcome: Outcome, nodes: set[int]) -> Problem | None:
         if isinstance(outcome, Problem):
+            if "No query function" in outcome.reason:
+                return Problem("does not know our messages: call attach(app, ...) in its ClientApp")
             return outcome
         try:
             found = Introduction.of(node, outcome)

@@ -27,7 +27,8 @@ from episode.engines.simulation import Simulation  # noqa: E402
 from episode.federation.rounds import Plan, Rounds  # noqa: E402
 from episode.federation.state import ServerState  # noqa: E402
 
-client, server = app(), ServerApp()
+client = app()
+server = ServerApp()
 
 
 @server.main()
