@@ -170,7 +170,7 @@ class Deployment:
         until = time.monotonic() + seconds
         while not (status := self.status(number)).startswith("finished"):
             assert time.monotonic() < until, f"{status} after {seconds} s:\n{self.log()}"
-            time.sleep(2.0)  # each look is a process
+            time.sleep(4.0)  # each look is a process
         return status
 
     def log(self, name: str = "superlink") -> str:
