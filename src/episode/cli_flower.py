@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -78,7 +79,7 @@ def _status(number: str, superlink: str) -> str:
 
 
 def _last_words(number: str, superlink: str) -> str:
-    """The last line of the run's log that names an error."""
+    """The last line of the run's log that names an error, and what is indented below it."""
     done = subprocess.run(
         [_program(), "log", number, superlink, "--show"],
         capture_output=True,
@@ -86,8 +87,12 @@ def _last_words(number: str, superlink: str) -> str:
         check=False,
         timeout=60,
     )
-    lines = [line.strip() for line in done.stdout.splitlines() if "Error" in line]
-    return lines[-1] if lines else f"See: flwr log {number} {superlink} --show"
+    lines = done.stdout.splitlines()
+    found = [k for k, line in enumerate(lines) if "Error" in line]
+    if not found:
+        return f"See: flwr log {number} {superlink} --show"
+    below = itertools.takewhile(lambda line: line[:1].isspace(), lines[found[-1] + 1 :])
+    return " ".join(line.strip() for line in (lines[found[-1]], *below))[:1000]
 
 
 def _flwr(*arguments: str) -> dict[str, Any]:
@@ -106,7 +111,11 @@ def _flwr(*arguments: str) -> dict[str, Any]:
         raise ClusterError(f"flwr {arguments[0]} failed: {words}") from None
     if found.get("success") is False:
         reason = found.get("error-message") or found.get("error") or "no reason given"
-        raise ClusterError(f"flwr {arguments[0]} failed: {str(reason).strip()}")
+        lines = [line.strip() for line in str(reason).splitlines() if "Using SuperLink" not in line]
+        words = " ".join(line for line in lines if line)
+        if "Invalid run configuration" in words:
+            words += " Only what [tool.flwr.app.config] of the app's pyproject.toml has can be set."
+        raise ClusterError(f"flwr {arguments[0]} failed: {words}")
     return found
 
 

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 BIN = Path(sys.executable).parent
+HERE = Path(__file__).parent
 NAME = "here"
 
 
@@ -50,7 +51,9 @@ class Deployment:
         self.environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("PYTEST")},
             "PATH": f"{BIN}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}".rstrip(":"),
             "FLWR_HOME": str(home),
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
             "RAY_TMPDIR": self.ray,
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -76,13 +79,8 @@ class Deployment:
         )
         command = ["flower-superlink", *safety, "--disable-runtime-dependency-installation"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--simulation"] if self.simulation else []
-        self.superlink = self._start(command, "superlink.log")
-        try:
-            self._wait_for_port()
-        except BaseException:
-            self.end()
-            raise
+        self._command = command + (["--simulation"] if self.simulation else [])
+        self.start_superlink()
         return self
 
     def __exit__(
@@ -92,6 +90,23 @@ class Deployment:
         traceback: TracebackType | None,
     ) -> None:
         self.end()
+
+    def start_superlink(self) -> None:
+        self.superlink = self._start(self._command, "superlink.log")
+        try:
+            self._wait_for_port()
+        except BaseException:
+            self.end()
+            raise
+
+    def kill_superlink(self) -> None:
+        """SIGKILL; what it has started must end by itself."""
+        self.superlink.kill()
+        self.superlink.wait(timeout=30)
+        until = time.monotonic() + 60
+        while left := self.processes().keys() - self.processes(f"{self.mark}-site-").keys():
+            assert time.monotonic() < until, left
+            time.sleep(0.2)
 
     def start_site(
         self, number: int, key: Path | None = None, root: Path | None = None, tries: int = 0
@@ -143,7 +158,9 @@ class Deployment:
     def run(self, app: Path, changes: Sequence[str] = ()) -> str:
         """Starts a run; returns its number."""
         options = [part for change in changes for part in ("-c", change)]
-        return str(self.flwr("run", str(app), NAME, *options)["run-id"])
+        found = self.flwr("run", str(app), NAME, *options)
+        assert "run-id" in found, found
+        return str(found["run-id"])
 
     def status(self, number: str) -> str:
         return str(self.flwr("list", NAME, "--run-id", number)["runs"][0]["status"])
@@ -153,7 +170,7 @@ class Deployment:
         until = time.monotonic() + seconds
         while not (status := self.status(number)).startswith("finished"):
             assert time.monotonic() < until, f"{status} after {seconds} s:\n{self.log()}"
-            time.sleep(2.0)  # each look is a process
+            time.sleep(4.0)  # each look is a process
         return status
 
     def log(self, name: str = "superlink") -> str:

@@ -17,6 +17,7 @@ import episode
 from episode.core.algorithm import Algorithm
 from episode.federation.sampling import Cohorts
 from episode.flower import EpisodeStrategy, attach
+from episode.tasks.neural import NeuralTask
 
 SITES = 3
 ROUNDS = 4
@@ -56,6 +57,12 @@ def loss(model: nn.Module, batch: Any) -> Tensor:
 
 def data_of(context: Context) -> tuple[Tensor, Tensor]:
     return data(int(context.node_config["partition-id"]))
+
+
+def task() -> NeuralTask:
+    """The whole federation, in one process."""
+    clients = [data(c) for c in range(SITES)]
+    return NeuralTask(Net(), clients, loss, batch_size=8, seed=SETTINGS["seed"])
 
 
 def app(**changes: Any) -> ClientApp:

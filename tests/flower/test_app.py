@@ -65,3 +65,29 @@ def test_a_refused_cell_is_refused_before_anything_is_written(tmp_path: Path) ->
     assert done.returncode == 2
     assert "Error: Episodic clipping needs a global gradient" in done.stderr
     assert not (tmp_path / "app").exists()
+
+
+LOG = """INFO : Starting
+Traceback (most recent call last):
+  File "server_app.py", line 3, in main
+RuntimeError: Error(s) in loading state_dict for Net:
+\tsize mismatch for 0.weight: copying a param with shape [16, 64]
+ERROR:     Exit Code: 201
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (LOG, "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for 0.weight"),
+        ("INFO : Starting\n", "See: flwr log 7 mine --show"),
+    ],
+)
+def test_a_failed_runs_last_words_are_its_whole_error(
+    log: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from episode import cli_flower
+
+    done = subprocess.CompletedProcess([], 0, stdout=log, stderr="")
+    monkeypatch.setattr(cli_flower.subprocess, "run", lambda *_, **__: done)
+    assert cli_flower._last_words("7", "mine").startswith(words)

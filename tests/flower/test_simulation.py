@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,14 @@ RUN = [
 
 
 def run(*command: str, code: int = 0) -> str:
+    path = f"{PROGRAM.parents[1]}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == code, done.stderr[-4000:]
     assert "Traceback" not in done.stderr

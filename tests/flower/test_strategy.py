@@ -167,12 +167,16 @@ def no_data(context: Context) -> Any:
 @pytest.mark.parametrize(
     ("network", "options", "message"),
     [
-        (LocalGrid(app(), [0, 1, 1]), {}, r"Site 1 \(node 100[12]\) .* partition-id of node 100"),
+        (
+            LocalGrid(app(), [0, 1, 1]),
+            {},
+            r"before round 0: site 1 \(node 100[12]\) .* partition-id of node 100",
+        ),
         (LocalGrid(app(), [0, 1, 3]), {"num_sites": 3}, "partition-id 3, but there are 3 sites"),
-        (LocalGrid(app(data_fn=no_data), [0, 1, 2]), {}, "Site 1 .* Client 1 has no examples"),
+        (LocalGrid(app(data_fn=no_data), [0, 1, 2]), {}, "site 1 .* Client 1 has no examples"),
         (LocalGrid(app(model_fn=ThawedNet), [0, 1, 2]), {}, "other values in embed.weight, which"),
         (LocalGrid(app(batch_size=None), [0, 1, 2]), {}, "batch size is None: give attach"),
-        (LocalGrid(ClientApp(), [0, 1, 2]), {"start_seconds": 0.5}, "No query function registered"),
+        (LocalGrid(ClientApp(), [0, 1, 2]), {"start_seconds": 0.5}, r"call attach\(app"),
         (
             grid(),
             {"num_sites": 5, "start_seconds": 0.5},
@@ -196,7 +200,7 @@ def test_a_model_that_is_not_that_of_the_initial_arrays_is_named() -> None:
 
     strategy = EpisodeStrategy(eta=0.1, gamma=0.1, local_steps=2, start_seconds=1.0)
     other = ArrayRecord({**Net().state_dict(), "head.weight": torch.zeros(3, 9)})
-    with pytest.raises(EpisodeError, match=r"Site \d .*head.weight of \[3, 6\], but .* \[3, 9\]"):
+    with pytest.raises(EpisodeError, match=r"site \d .*head.weight of \[3, 6\], but .* \[3, 9\]"):
         strategy.start(grid=grid(), initial_arrays=other)
     less = {k: v for k, v in Net().state_dict().items() if k != "head.bias"}
     with pytest.raises(EpisodeError, match=r"trains head.bias, which the initial arrays do not"):

@@ -49,7 +49,14 @@ def simulate(
         )
     from flwr.app import Context
     from flwr.serverapp import ServerApp
-    from flwr.simulation import run_simulation
+
+    try:
+        from flwr.simulation import run_simulation
+    except ImportError:
+        raise EpisodeError(
+            "This version of flwr has no run_simulation, which --engine flower uses: install "
+            "flwr 1.41, or write an app for a SuperLink with episode flower app."
+        ) from None
 
     result: list[T] = []
     failure: list[BaseException] = []
@@ -112,7 +119,7 @@ def _ray_folder() -> Iterator[str]:
 def _fewer_words() -> Iterator[None]:
     """Flower's warnings, without its chat.
 
-    (`run_simulation` is said to be deprecated for `flwr run`, which leaves a SuperLink behind.)
+    (`run_simulation` is said to be deprecated for `flwr run`; docs/flower.md says why we stay.)
     """
 
     def matters(record: logging.LogRecord) -> bool:

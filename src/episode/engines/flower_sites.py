@@ -27,6 +27,7 @@ from episode.federation.state import Buffers
 _GRACE = 2.0
 """Seconds in which a second node of one partition id is noticed at the start."""
 _HELLO_SECONDS = 3600.0
+_AT_START = "At the start, before round 0:"
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,9 @@ class Sites:
             for node, problem in self.greet().items():
                 if problem.gone:
                     continue
-                who = (
-                    f"Site {problem.client} (node {node})"
-                    if problem.client >= 0
-                    else f"Node {node}"
-                )
-                raise EpisodeError(f"{who} cannot take part: it {problem.reason}")
+                site = f"site {problem.client} (node {node})"
+                who = site if problem.client >= 0 else f"node {node}"
+                raise EpisodeError(f"{_AT_START} {who} cannot take part: it {problem.reason}")
             partitions = max((i.partitions for i in self.known.values()), default=0)
             self.num_clients = num_clients or partitions
             if not complete and 0 < self.num_clients <= len(self.known):
@@ -175,6 +173,8 @@ class Sites:
 
     def _let_in(self, node: int, outcome: Outcome, nodes: set[int]) -> Problem | None:
         if isinstance(outcome, Problem):
+            if "No query function" in outcome.reason:
+                return Problem("does not know our messages: call attach(app, ...) in its ClientApp")
             return outcome
         try:
             found = Introduction.of(node, outcome)
@@ -207,7 +207,7 @@ class Sites:
             missing = sorted(set(range(self.num_clients)) - self.known.keys())
             who = f" (missing: {', '.join(f'site {c}' for c in missing)})" if missing else ""
             raise ClusterError(
-                f"{max(1, wanted)} sites are needed, but {len(self.known)} came within "
+                f"{_AT_START} {max(1, wanted)} sites are needed, but {len(self.known)} came within "
                 f"{self.patience.start_seconds:g} s{who}: are their SuperNodes running?"
             )
 

@@ -1,49 +1,73 @@
-"""Every algorithm in one of Flower's simulations, against ours; prints the largest difference."""
+"""Every algorithm on one of Flower's grids, against the simulation engine: how much they differ.
+
+Run as a program, the grid is that of Flower's simulation; as the app of a Flower project, that of
+its SuperLink, and the differences are left in a folder, one file for each algorithm.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from episode import ALGORITHMS
 from episode.engines.flower_simulation import require_flower, simulate
 
 require_flower()
 
-from flwr.serverapp import Grid  # noqa: E402
+from federation import SETTINGS, SITES, app, task  # noqa: E402
+from flwr.app import Context  # noqa: E402
+from flwr.serverapp import Grid, ServerApp  # noqa: E402
 
+from episode import ALGORITHMS, Algorithm  # noqa: E402
+from episode.core.schedule import Schedule  # noqa: E402
 from episode.engines.flower_rounds import SiteRounds  # noqa: E402
 from episode.engines.flower_server import FlowerEngine  # noqa: E402
 from episode.engines.flower_sites import Patience, Sites  # noqa: E402
-from episode.experiments.config import read_experiment  # noqa: E402
-from episode.experiments.flower_runs import client_app  # noqa: E402
-from episode.experiments.run import execute, job_of  # noqa: E402
+from episode.engines.simulation import Simulation  # noqa: E402
+from episode.federation.rounds import Plan, Rounds  # noqa: E402
 from episode.federation.state import ServerState  # noqa: E402
 
-SETTINGS = [
-    "task=digits", "task.num_clients=3", "task.dtype=float64", "task.hidden=16", "seed=3",
-    "budget.rounds=3", "budget.local_steps=2", "record.evaluate_every=0", "engine.workers=1",
-]  # fmt: skip
+client = app()
+server = ServerApp()
+
+
+@server.main()
+def deployed(grid: Grid, context: Context) -> None:
+    folder = Path(str(context.run_config["folder"]))
+    for name, difference in differences(grid, rounds_of):
+        (folder / "new").write_text(str(difference))
+        (folder / "new").rename(folder / name)
+
+
+def rounds_of(algorithm: Algorithm) -> int:
+    """As few as show what an algorithm carries from round to round: an exchange takes seconds."""
+    return 2 if algorithm.correction.name == "remembered" else 1
+
+
+def differences(grid: Grid, rounds: Callable[[Algorithm], int]) -> Iterator[tuple[str, float]]:
+    sites = Sites(grid, Patience(deadline=120, start_seconds=120), SETTINGS["seed"])
+    sites.meet()
+    schedule = Schedule(SETTINGS["eta"], SETTINGS["gamma"])
+    for name, algorithm in ALGORITHMS.items():
+        plan = Plan(algorithm, schedule, rounds(algorithm), local_steps=2, seed=SETTINGS["seed"])
+        theirs = end_of(SiteRounds(plan, task(), FlowerEngine(sites, algorithm)))
+        ours = end_of(Rounds(plan, task(), Simulation(task(), algorithm, workers=1)))
+        pairs = [(theirs.x, ours.x), (theirs.buffers.floats, ours.buffers.floats)]
+        yield name, max(float((a - b).abs().max()) for a, b in pairs)
+
+
+def end_of(rounds: Rounds) -> ServerState:
+    state = ServerState(*task().initial())
+    try:
+        while state.round < rounds.plan.rounds_to_play:
+            rounds.play(state)
+    finally:
+        rounds.engine.close()
+    return state
 
 
 def main() -> None:
-    experiment = read_experiment(None, SETTINGS)
-
-    def serve(grid: Grid) -> dict[str, float]:
-        sites = Sites(grid, Patience(deadline=60, start_seconds=60), experiment.seed)
-        sites.meet()
-        found = {}
-        for name in ALGORITHMS:
-            job = job_of(read_experiment(None, [*SETTINGS, f"algorithm={name}"]))
-            engine = FlowerEngine(sites, job.plan.algorithm)
-            rounds = SiteRounds(job.plan, job.task, engine)
-            server = ServerState(*job.task.initial())
-            while server.round < job.plan.rounds_to_play:
-                rounds.play(server)
-            engine.close()
-            found[name] = float((server.x - execute(job).x).abs().max())
-        return found
-
-    found = simulate(client_app(experiment), serve, 3, workers=2)
+    found = simulate(client, lambda grid: dict(differences(grid, lambda _: 3)), SITES, workers=2)
     for name, difference in found.items():
         sys.stdout.write(f"{name} differs by {difference}\n")
 
