@@ -284,6 +284,18 @@ def snli() -> Iterator[Figure]:
         yield figure(f"local steps per second: SNLI BiRNN 128, {algorithm}", rates)
 
 
+def monitor() -> Iterator[Figure]:
+    """What watching a run adds to its CPU time, in percent: a small network, one worker."""
+    from monitored import DigitsRounds
+
+    for algorithm in ("episode", "scaffold"):
+        watched, alone = DigitsRounds(algorithm, True), DigitsRounds(algorithm, False)
+        ratios = compare(watched, alone, 120, time.process_time)
+        watched.close(), alone.close()
+        percent = [100 * (1 / r - 1) for r in ratios]
+        yield figure(f"monitor, % of CPU time: digits, {algorithm}", percent, at_most=2)
+
+
 BENCHMARKS = {
     "overhead": overhead,
     "workers": workers,
@@ -293,6 +305,7 @@ BENCHMARKS = {
     "memory": memory,
     "scaling": scaling,
     "synthetic": synthetic_figure,
+    "monitor": monitor,
 }
 
 
