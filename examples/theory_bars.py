@@ -36,6 +36,8 @@ PROBLEMS = (
     RelaxedSmooth(L0=5, L1=1, kappa=2, rho=3, sigma=2, num_clients=4, start_norm=100),
 )
 MEASURE = Options(steps=20, batches=16, hessian_batches=16, local_steps=1, rehearsal=1)
+LIGHT = Options(hessian_clients=1, hessian_batches=1)
+"""Eigenvalues take half of a diagnosis, and no answer rests on them."""
 SEVEN = (
     "naive_parallel_clip", "fedavg", "scaffold", "celgc", "scaffold_clipped",
     "episode_unclipped", "episode",
@@ -113,12 +115,14 @@ def verdicts() -> None:
         for seed in seeds:
             kept = FOLDER / f"{network}-{seed}.json"
             if not kept.exists():
-                write_json(diagnose_task(task(network, seed), title=network, seed=seed), kept)
+                found = diagnose_task(task(network, seed), title=network, seed=seed, options=LIGHT)
+                write_json(found, kept)
             d = json.loads(kept.read_text())
             v, r = d["verdict"], d["rehearsal"]
             ends = {n: r[n]["after"] for n in ("plain", "clipped", "plain_there", "uncorrected")}
             print(
-                f"{network} seed {seed}: clipping {v['clipping']}, correction {v['correction']}, "
+                f"{network} seed {seed}: clipping {v['clipping']} (from η {v['clipping_from']}), "
+                f"correction {v['correction']}, "
                 f"{v['algorithm']}, η {v['eta']:.3g} (plain {v['plain_eta']:.3g}), γ/η "
                 f"{r['chosen']['threshold']:.3g}, I {v['local_steps']}, "
                 f"f {r['chosen']['after']:.3g} "

@@ -94,8 +94,10 @@ def plan(
     if eta is not None and gamma is not None:
         own = check(constants, **settings, eta=eta, gamma=gamma)
     if plot:
+        from episode.theory.files import check_target
         from episode.theory.plan_picture import draw_plan
 
+        check_target(plot, ".png", ".svg")
         draw_plan(made, setting, plot)
     rows = table(setting)
     if as_json:
@@ -145,13 +147,14 @@ def diagnose(
     WHAT is a task's name, a TOML config, or a run's folder: then it is measured from where the
     run's checkpoint stands.
     """
-    from episode.theory.files import pyplot
+    from episode.theory.files import check_target, pyplot
     from episode.theory.subject import read_subject
     from episode.theory.trajectory import Options
 
     options = Options(steps=steps, points=points, batches=batches, rehearsal=rehearsal)
-    if html:
-        pyplot()  # say now, not after a minute, that it is missing
+    if html:  # say now, not after a minute, what will not do
+        pyplot()
+        check_target(html)
     subject = read_subject(what, settings or [])
     say = (lambda _: None) if quiet else (lambda text: err.print(f"{text} ...", markup=False))
     found = subject.diagnose(options, say)

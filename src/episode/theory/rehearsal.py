@@ -23,18 +23,14 @@ from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import Buffers, ServerState
 from episode.theory.measure import Ruler
 
-CLOSE = 0.9
-"""Two settings are taken for equally good where one comes down at least so far as a share of the
-other; then the simpler is chosen: plain steps, no corrections, fewer rounds."""
 FIRST_LOCAL_STEPS = 4
 """At which I step sizes are tried."""
 DOUBLINGS = 6
 """A step size is sought up to so many doublings (or halvings) from the first."""
 FAR = 1_000_000
 """The first round's number: batches are drawn by it, and a run's own rounds are not so many."""
-LAST = 4
-"""Of how many rounds at the end f is averaged (of the last quarter at most): near the edge of
-stability a single round may be lucky."""
+LOOKS = (0.5, 0.75, 0.875, 1.0)
+"""After which shares of its rounds f is measured."""
 PLAIN, CLIPPED = "episode_unclipped", "episode_guarded"
 UNCORRECTED = {PLAIN: "fedavg", CLIPPED: "celgc"}
 REMEMBERED = {PLAIN: "scaffold", CLIPPED: "scaffold_clipped"}
@@ -42,7 +38,7 @@ REMEMBERED = {PLAIN: "scaffold", CLIPPED: "scaffold_clipped"}
 
 @dataclass(frozen=True)
 class Trial:
-    """One short run: its settings, f before it, and f at its end (infinite where it blew up)."""
+    """One short run: its settings, and f on its way (infinite where it blew up)."""
 
     algorithm: str
     eta: float
@@ -50,16 +46,35 @@ class Trial:
     """γ/η, which algorithms that do not clip ignore."""
     local_steps: int
     before: float
+    half: float
+    """f after half of the iterations."""
+    worst: float
+    """The largest f in the last quarter."""
     after: float
+    """The mean f in the last quarter: near the edge of stability a single round may be lucky."""
 
     @property
-    def descent(self) -> float:
-        """How far f came down."""
-        return self.before - self.after
+    def descends(self) -> bool:
+        """Whether f ended lower than it began."""
+        return self.after < self.before
+
+    def equals(self, other: Trial) -> bool:
+        """Whether it ends no higher than the other was at some time in its last quarter.
+
+        So it may lag by about an eighth of the iterations, or be as high as the other's noise.
+        """
+        return self.descends and self.after <= other.worst
+
+    def saves_rounds(self, fewer: Trial) -> bool:
+        """Whether it ends as low as `fewer`, with half its local steps, was after half of its run.
+
+        Else doubling I took as many rounds to get there, and twice the iterations, for nothing.
+        """
+        return self.descends and self.after <= fewer.half
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self) | {"descent": self.descent}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -69,9 +84,9 @@ class Rehearsal:
     iterations: int
     trials: tuple[Trial, ...]
     plain: Trial
-    """The best step size of plain, corrected steps."""
+    """Plain, corrected steps at the η chosen for them."""
     clipped: Trial
-    """The same with clipping."""
+    """The same with clipping, at an η chosen in the same way."""
     plain_there: Trial
     """Plain steps at the clipped ones' step size."""
     chosen: Trial
@@ -85,18 +100,32 @@ class Rehearsal:
 
     @property
     def clipping(self) -> bool:
-        """Whether clipped steps come further than plain ones do at any step size tried."""
-        return self.plain.descent < CLOSE * self.clipped.descent
+        """Whether clipped steps, at their η, come further than plain ones at theirs."""
+        return self.clipped.descends and not self.plain.equals(self.clipped)
+
+    @property
+    def edge(self) -> tuple[Trial, Trial] | None:
+        """Plain and clipped steps at the smallest η tried where plain ones fall off, clipped less.
+
+        From there on clipping is needed, whatever it is at the η chosen.
+        """
+        first = [t for t in self.trials if t.local_steps == self.plain.local_steps]
+        ends = {(t.algorithm, t.eta): t for t in first}
+        for eta in sorted({t.eta for t in first if t.eta > self.plain.eta}):
+            plain, clipped = ends.get((PLAIN, eta)), ends.get((CLIPPED, eta))
+            if plain and clipped and not (plain.equals(self.plain) or plain.equals(clipped)):
+                return plain, clipped
+        return None
 
     @property
     def correction(self) -> bool:
         """Whether corrected steps come further than uncorrected ones."""
-        return self.uncorrected.descent < CLOSE * self.chosen.descent
+        return self.chosen.descends and not self.uncorrected.equals(self.chosen)
 
     @property
     def freshness(self) -> bool:
         """Whether corrections must be fresh: SCAFFOLD's come less far."""
-        return self.remembered.descent < CLOSE * self.chosen.descent
+        return not self.remembered.equals(self.chosen)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -134,17 +163,18 @@ class Stage:
         key = algorithm, eta, local_steps
         if key not in self.played:
             self._observe(f"short run {len(self.played) + 1}: {algorithm}, η = {eta:.3g}")
-            after = self._after(algorithm, eta, local_steps)
+            half, *last = self._looks(algorithm, eta, local_steps)
+            mean = sum(last) / len(last)
             self.played[key] = Trial(
-                algorithm, eta, self._threshold, local_steps, self.before, after
+                algorithm, eta, self._threshold, local_steps, self.before, half, max(last), mean
             )
         return self.played[key]
 
     def best_eta(self, algorithm: str, first: float, local_steps: int) -> Trial:
         """Doubles η from the first while f ends lower, or halves it, where doubling was worse.
 
-        Of those that came (nearly) as far as the best, the smallest η: the best is often the last
-        before the edge, where a longer run, or another client's data, falls off.
+        Of those that equal the best, the smallest η: the best is often the last before the edge,
+        where a longer run, or another client's data, falls off.
         """
         found = [self.play(algorithm, first, local_steps)]
         for factor in (2.0, 0.5):
@@ -153,58 +183,58 @@ class Stage:
                 found.append(self.play(algorithm, first * factor**k, local_steps))
                 if found[-1].after < best.after:
                     best = found[-1]
-                elif factor > 1 or best.descent > 0:
+                elif factor > 1 or best.descends:
                     break
             if best.eta > first:
                 break
-        return min(_good(found), key=lambda t: t.eta)
+        lowest = min(found, key=lambda t: t.after)
+        return min([t for t in found if t.equals(lowest)] or found, key=lambda t: t.eta)
 
-    def most_local_steps(self, best: Trial, most: int) -> tuple[Trial, Trial | None]:
-        """The largest I = 1, 2, 4 … that comes (nearly) as far as the best I; and twice that."""
-        found = [best]
-        while 2 * found[-1].local_steps <= min(most, self.iterations):
-            found.append(self._again(found[-1], 2 * found[-1].local_steps))
-            if found[-1] not in _good(found):
+    def most_local_steps(self, first: Trial, most: int) -> tuple[Trial, Trial | None]:
+        """Doubles I while that saves rounds; or halves it, where it did not even at first.
+
+        Returns the trial with that I, and the one with twice as many, if there was one.
+        """
+        found, beyond = first, None
+        while 2 * found.local_steps <= min(most, self.iterations // 2):
+            beyond = self._again(found, 2 * found.local_steps)
+            if not beyond.saves_rounds(found):
                 break
-        # Where twice as many were too many, the first may have been too many already.
-        while found[0].local_steps > 1 and (len(found) == 1 or found[1] not in _good(found[:2])):
-            found.insert(0, self._again(found[0], found[0].local_steps // 2))
-        chosen = _good(found)[-1]
-        beyond = [t for t in found if t.local_steps > chosen.local_steps]
-        return chosen, beyond[0] if beyond else None
+            found, beyond = beyond, None
+        while 1 < found.local_steps <= first.local_steps:
+            fewer = self._again(found, found.local_steps // 2)
+            if found.saves_rounds(fewer):
+                break
+            found, beyond = fewer, found
+        return found, beyond
 
     def _again(self, trial: Trial, local_steps: int) -> Trial:
         return self.play(trial.algorithm, trial.eta, local_steps)
 
-    def _after(self, name: str, eta: float, local_steps: int) -> float:
+    def _looks(self, name: str, eta: float, local_steps: int) -> list[float]:
+        """f after the shares of the rounds that LOOKS says."""
         algorithm = ALGORITHMS[name]
         rounds = max(self.iterations // local_steps, 1)
-        gamma = max(self._threshold * eta, 1e-300)
-        plan = Plan(algorithm, Schedule(eta, gamma), rounds, local_steps)
+        schedule = Schedule(eta, max(self._threshold * eta, 1e-300))
         x, buffers = self._start
         server = ServerState(x.clone(), buffers, round=FAR)
+        due = [max(math.ceil(share * rounds), 1) for share in LOOKS]
+        values: dict[int, float] = {}
         engine = Simulation(self._task, algorithm)
-        values = []
         try:
-            game = Rounds(plan, self._task, engine)
-            for k in range(rounds):
+            game = Rounds(Plan(algorithm, schedule, rounds, local_steps), self._task, engine)
+            for played in range(1, rounds + 1):
                 game.play(server)
-                if rounds - k <= max(min(LAST, rounds // 4), 1):
-                    values.append(self._value(server.x, server.buffers))
+                if played in due:
+                    values[played] = self._value(server.x, server.buffers)
         finally:
             engine.close()
-        return sum(values) / len(values)
+        return [values[played] for played in due]
 
     def _value(self, x: Tensor, buffers: Buffers) -> float:
         self._ruler.move(x, buffers)
         value = self._ruler.mean_gradient()[0]
         return value if math.isfinite(value) else math.inf
-
-
-def _good(trials: list[Trial]) -> list[Trial]:
-    """Those that came (nearly) as far down as the best; the first, where none came down."""
-    deepest = max(t.descent for t in trials)
-    return [t for t in trials if 0 < t.descent >= CLOSE * deepest] or trials[:1]
 
 
 def rehearse(stage: Stage, eta: float, most: int) -> Rehearsal:
@@ -213,7 +243,7 @@ def rehearse(stage: Stage, eta: float, most: int) -> Rehearsal:
     plain = stage.best_eta(PLAIN, eta, first)
     clipped = stage.best_eta(CLIPPED, eta, first)
     there = stage.play(PLAIN, clipped.eta, first)
-    needed = plain.descent < CLOSE * clipped.descent
+    needed = clipped.descends and not plain.equals(clipped)
     chosen, beyond = stage.most_local_steps(clipped if needed else plain, most)
     uncorrected = stage.play(UNCORRECTED[chosen.algorithm], chosen.eta, chosen.local_steps)
     remembered = stage.play(REMEMBERED[chosen.algorithm], chosen.eta, chosen.local_steps)

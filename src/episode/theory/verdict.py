@@ -13,7 +13,7 @@ from episode.theory.constants import Smoothing
 from episode.theory.estimate import Estimates
 from episode.theory.measure import Point
 from episode.theory.plan import threshold_of
-from episode.theory.rehearsal import CLIPPED, CLOSE, PLAIN, REMEMBERED, UNCORRECTED, Rehearsal
+from episode.theory.rehearsal import CLIPPED, PLAIN, REMEMBERED, UNCORRECTED, Rehearsal
 
 HEALTHY = 0.95
 """γ/η is what this share of the corrected steps on the path stay below, so that clipping stops what
@@ -50,7 +50,9 @@ class Verdict:
     """γ/η of Theorem 1 for the estimated constants; NaN where they admit none."""
     local_steps: int
     plain_eta: float
-    """The best step size of plain steps: up to here clipping can be done without."""
+    """The η chosen for plain steps: up to here they do without clipping."""
+    clipping_from: float | None
+    """The smallest η tried at which plain steps fell off and clipped ones did not."""
     price: float
     """Largest smoothness on the path over its lower quartile."""
     quantiles: dict[str, float]
@@ -100,6 +102,7 @@ def judge(points: Sequence[Point], e: Estimates, sizes: Sequence[float], r: Rehe
         theorem,
         r.chosen.local_steps,
         r.plain.eta,
+        r.edge[0].eta if r.edge else None,
         price,
         quantiles,
         (
@@ -125,24 +128,26 @@ def _clipping(r: Rehearsal, curvature: str) -> Finding:
     p, c, there = r.plain, r.clipped, r.plain_there
     runs = f"in {r.iterations} iterations from f = {p.before:.3g}"
     if r.clipping:
+        answer = f"yes at η = {c.eta:.2g}"
         because = (
             f"{runs}, clipped steps came to {c.after:.3g} at that η, plain ones to "
-            f"{there.after:.3g}; at the best η for them, {p.eta:.2g}, plain ones came to "
+            f"{there.after:.3g}; at the η chosen for them, {p.eta:.2g}, plain ones came to "
             f"{p.after:.3g}"
         )
-        answer = f"yes at η = {c.eta:.2g}" + (
-            f", not at η ≤ {p.eta:.2g}" if p.descent > 0 else ", and at every η that was tried"
-        )
+        answer += f", not at η ≤ {p.eta:.2g}" if p.descends else ", and at all η that were tried"
     else:
+        answer = f"not at η = {p.eta:.2g}"
         because = (
             f"{runs}, plain steps came to {p.after:.3g} at that η, clipped ones to {c.after:.3g} "
-            f"at their best, η = {c.eta:.2g} (more than a tenth further down would mean yes)"
+            f"at theirs, {c.eta:.2g}, after up to {c.worst:.3g} in its last quarter"
         )
-        above = [t for t in r.trials if t.algorithm == PLAIN and t.eta > p.eta]
-        if above:
-            worse = min(above, key=lambda t: t.eta)
-            because += f"; at η = {worse.eta:.2g} plain steps came to {worse.after:.3g}"
-        answer = f"no, at η = {p.eta:.2g}"
+        if r.edge:
+            plain, clipped = r.edge
+            answer += f"; yes at η ≥ {plain.eta:.2g}"
+            because += (
+                f"; at η = {plain.eta:.2g} plain steps came to {plain.after:.3g}, clipped ones to "
+                f"{clipped.after:.3g}"
+            )
     return Finding("Is clipping needed?", answer, f"{because}; {curvature}")
 
 
@@ -182,9 +187,8 @@ def _eta(r: Rehearsal, sizes: Sequence[float]) -> Finding:
     return Finding(
         "Which step size?",
         f"η = {r.chosen.eta:.2g} to start from",
-        f"the smallest that came within a tenth of the deepest descent, of "
-        f"{', '.join(f'{eta:.2g}' for eta in tried)}; steps along "
-        f"-∇f that lowered f as they should were from {quarter:.2g} to {most:.2g} (quartiles), "
+        f"the smallest of those that ended equally low, of "
+        f"{', '.join(f'{eta:.2g}' for eta in tried)}; steps along -∇f that lowered f as they should were from {quarter:.2g} to {most:.2g} (quartiles), "
         f"median {half:.2g}",
     )
 
@@ -195,13 +199,13 @@ def _local_steps(r: Rehearsal) -> Finding:
         (t for t in r.trials if (t.algorithm, t.eta) == (c.algorithm, c.eta)),
         key=lambda t: t.local_steps,
     )
-    shown = ", ".join(f"{t.after:.3g} at I = {t.local_steps}" for t in tried)
+    shown = ", ".join(f"{t.after:.3g} ({t.half:.3g}) at I = {t.local_steps}" for t in tried)
     more = "" if r.beyond else "; more were not tried"
     return Finding(
         "How many local steps before drift dominates?",
         f"about {c.local_steps}",
-        f"the most that came within a tenth of the best descent, in equally many iterations: f "
-        f"came to {shown}{more}",
+        f"up to there doubling I saves rounds: it ends as low as half as many local steps were "
+        f"half-way; at the end (half-way) f was {shown}{more}",
     )
 
 
@@ -231,8 +235,8 @@ def _limits(e: Estimates, r: Rehearsal) -> tuple[str, ...]:
         "constant steps: a long run may want a smaller η or fewer local steps towards its end.",
         "All is about how far f comes down on the training data; what that does to a test score "
         "was not looked at.",
-        f"Descents within {1 - CLOSE:.0%} of each other are taken for equal, and then the simpler "
-        "way is named.",
+        "Two short runs are taken for equal where one ends no higher than the other was at some "
+        "time in its last quarter; then the simpler way is named.",
         "η, γ/η and I are where to start tuning, not where it ends.",
     )
 
