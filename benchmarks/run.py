@@ -290,7 +290,7 @@ def monitor() -> Iterator[Figure]:
 
     for algorithm in ("episode", "scaffold"):
         watched, alone = DigitsRounds(algorithm, True), DigitsRounds(algorithm, False)
-        ratios = compare(watched, alone, 120, time.process_time)
+        ratios = compare(watched, alone, 80, time.process_time)
         watched.close(), alone.close()
         percent = [100 * (1 / r - 1) for r in ratios]
         yield figure(f"monitor, % of CPU time: digits, {algorithm}", percent, at_most=2)

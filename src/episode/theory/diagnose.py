@@ -19,7 +19,7 @@ from episode.theory.estimate import Estimates, estimate
 from episode.theory.measure import Point, Ruler
 from episode.theory.rehearsal import Rehearsal, Stage, rehearse
 from episode.theory.trajectory import Options, Path, walk
-from episode.theory.verdict import Verdict, first_eta, healthy_norm, judge
+from episode.theory.verdict import Verdict, first_eta, first_threshold, judge
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,12 @@ def diagnose_task(
         path = walk(ruler, x, buffers, chosen, observe)
         estimates = estimate(path.points, path.losses, seed)
         stage = Stage(
-            task, ruler, (x, buffers), healthy_norm(path.points), chosen.rehearsal, observe
+            task,
+            ruler,
+            (x, buffers),
+            first_threshold(path.points, estimates),
+            chosen.rehearsal,
+            observe,
         )
         rehearsal = rehearse(stage, first_eta(path.sizes), chosen.local_steps)
     verdict = judge(path.points, estimates, path.sizes, rehearsal)

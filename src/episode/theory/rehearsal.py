@@ -31,6 +31,8 @@ FAR = 1_000_000
 """The first round's number: batches are drawn by it, and a run's own rounds are not so many."""
 LOOKS = (0.5, 0.75, 0.875, 1.0)
 """After which shares of its rounds f is measured."""
+NEGLIGIBLE = 0.01
+"""A share of the way down that makes no difference: both have arrived."""
 PLAIN, CLIPPED = "episode_unclipped", "episode_guarded"
 UNCORRECTED = {PLAIN: "fedavg", CLIPPED: "celgc"}
 REMEMBERED = {PLAIN: "scaffold", CLIPPED: "scaffold_clipped"}
@@ -61,9 +63,11 @@ class Trial:
     def equals(self, other: Trial) -> bool:
         """Whether it ends no higher than the other was at some time in its last quarter.
 
-        So it may lag by about an eighth of the iterations, or be as high as the other's noise.
+        So it may lag by about an eighth of the iterations, be as high as the other's noise, or
+        higher by a hundredth of the way that the other came down, which is nothing.
         """
-        return self.descends and self.after <= other.worst
+        nothing = NEGLIGIBLE * max(other.before - other.after, 0.0)
+        return self.descends and self.after <= other.worst + nothing
 
     def saves_rounds(self, fewer: Trial) -> bool:
         """Whether it ends as low as `fewer`, with half its local steps, was after half of its run.
@@ -113,7 +117,9 @@ class Rehearsal:
         ends = {(t.algorithm, t.eta): t for t in first}
         for eta in sorted({t.eta for t in first if t.eta > self.plain.eta}):
             plain, clipped = ends.get((PLAIN, eta)), ends.get((CLIPPED, eta))
-            if plain and clipped and not (plain.equals(self.plain) or plain.equals(clipped)):
+            if not (plain and clipped and clipped.descends) or plain.equals(self.plain):
+                continue
+            if not plain.equals(clipped):
                 return plain, clipped
         return None
 

@@ -16,9 +16,9 @@ from episode.theory.plan import threshold_of
 from episode.theory.rehearsal import CLIPPED, PLAIN, REMEMBERED, UNCORRECTED, Rehearsal
 
 HEALTHY = 0.95
-"""γ/η is what this share of the corrected steps on the path stay below, so that clipping stops what
-is out of the ordinary and leaves the rest alone. (The theorem's γ/η has 11σ in it to the same end:
-noise alone never clips.) The same share as in the estimate of σ."""
+"""γ/η is at most what this share of the corrected steps on the path stay below, so that clipping
+stops what is out of the ordinary and leaves the rest alone. (The theorem's γ/η has 11σ in it to the
+same end: noise alone never clips.) The same share as in the estimate of σ."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,18 @@ def healthy_norm(points: Sequence[Point]) -> float:
     return float(np.quantile([n for p in points for n in p.step_norms], HEALTHY))
 
 
+def theorem_threshold(e: Estimates) -> float:
+    """γ/η of Theorem 1 for the estimates; NaN where they admit none."""
+    constants = e.constants()
+    return threshold_of(constants, Smoothing()) if constants else math.nan
+
+
+def first_threshold(points: Sequence[Point], e: Estimates) -> float:
+    """The smaller of the two: the theorem's is for a path that began where gradients are huge."""
+    healthy, theorem = healthy_norm(points), theorem_threshold(e)
+    return theorem if theorem < healthy else healthy
+
+
 def first_eta(sizes: Sequence[float]) -> float:
     """The median of the accepted steps: where the search for η begins."""
     return float(np.median(sizes))
@@ -90,8 +102,6 @@ def judge(points: Sequence[Point], e: Estimates, sizes: Sequence[float], r: Rehe
     )
     norms = [n for p in points for n in p.sampled_norms]
     quantiles = {f"{s:.0%}": float(np.quantile(norms, s)) for s in (0.1, 0.25, 0.5, 0.75, 0.9)}
-    constants = e.constants()
-    theorem = threshold_of(constants, Smoothing()) if constants else math.nan
     algorithm = _algorithm(r)
     return Verdict(
         r.clipping,
@@ -99,7 +109,7 @@ def judge(points: Sequence[Point], e: Estimates, sizes: Sequence[float], r: Rehe
         algorithm,
         r.chosen.eta,
         r.chosen.threshold if r.clipping else math.inf,
-        theorem,
+        theorem_threshold(e),
         r.chosen.local_steps,
         r.plain.eta,
         r.edge[0].eta if r.edge else None,
@@ -108,7 +118,7 @@ def judge(points: Sequence[Point], e: Estimates, sizes: Sequence[float], r: Rehe
         (
             _clipping(r, curvature),
             _correction(r, points, e),
-            _threshold(r, theorem, quantiles),
+            _threshold(r, points, e, quantiles),
             _eta(r, sizes),
             _local_steps(r),
             Finding("Which algorithm?", algorithm, _reason(algorithm, r)),
@@ -152,18 +162,20 @@ def _clipping(r: Rehearsal, curvature: str) -> Finding:
 
 
 def _correction(r: Rehearsal, points: Sequence[Point], e: Estimates) -> Finding:
-    noise = _median([p.disagreement / max(_median(p.noise), 1e-30) for p in points])
-    signal = _median([p.disagreement / max(p.gradient_norm, 1e-30) for p in points])
+    apart = _median([p.disagreement for p in points])
+    noise = _ratio(apart, _median([n for p in points for n in p.noise]))
+    signal = _ratio(apart, _median([p.gradient_norm for p in points]))
     return Finding(
         "Are corrections needed?",
         f"{'yes' if r.correction else 'no'}, at I = {r.chosen.local_steps}",
         f"with them f came to {r.chosen.after:.3g}, without to {r.uncorrected.after:.3g}, at this "
-        f"η and I; clients differ by {noise:.2g} times the noise of a batch and by {signal:.2g} "
+        f"η and I; clients differ by {noise} times the noise of a batch and by {signal} "
         f"times ‖∇f‖ (medians); the envelope of ‖∇f_i‖ is {e.kappa:.3g} + {e.rho:.3g}·‖∇f‖",
     )
 
 
-def _threshold(r: Rehearsal, theorem: float, q: dict[str, float]) -> Finding:
+def _threshold(r: Rehearsal, points: Sequence[Point], e: Estimates, q: dict[str, float]) -> Finding:
+    theorem = theorem_threshold(e)
     beside = f"Theorem 1 with these estimates says {theorem:.3g}"
     if math.isinf(theorem):
         beside = "Theorem 1, whose L1 is estimated as 0 here, would never clip"
@@ -171,9 +183,9 @@ def _threshold(r: Rehearsal, theorem: float, q: dict[str, float]) -> Finding:
         beside = "Theorem 1 needs an L0 above 0, and none was seen"
     start = r.chosen.threshold
     because = (
-        f"{HEALTHY:.0%} of the corrected steps on the path are below {start:.2g} (times η), so "
-        f"that only what is out of the ordinary is clipped; ‖G_r‖ was from {q['10%']:.2g} to "
-        f"{q['90%']:.2g} (10% to 90%), median {q['50%']:.2g}; {beside}"
+        f"{HEALTHY:.0%} of the corrected steps on the path are below {healthy_norm(points):.2g} "
+        f"(times η), and {beside}; the smaller of the two clips only what is out of the ordinary; "
+        f"‖G_r‖ was from {q['10%']:.2g} to {q['90%']:.2g} (10% to 90%), median {q['50%']:.2g}"
     )
     answer = f"{start:.2g} to start from, so γ = {start * r.chosen.eta:.2g}"
     if not r.clipping:
@@ -188,8 +200,8 @@ def _eta(r: Rehearsal, sizes: Sequence[float]) -> Finding:
         "Which step size?",
         f"η = {r.chosen.eta:.2g} to start from",
         f"the smallest of those that ended equally low, of "
-        f"{', '.join(f'{eta:.2g}' for eta in tried)}; steps along -∇f that lowered f as they should were from {quarter:.2g} to {most:.2g} (quartiles), "
-        f"median {half:.2g}",
+        f"{', '.join(f'{eta:.2g}' for eta in tried)}; steps along -∇f that lowered f as they "
+        f"should were from {quarter:.2g} to {most:.2g} (quartiles), median {half:.2g}",
     )
 
 
@@ -247,6 +259,10 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
     if min(np.ptp(x), np.ptp(y)) == 0:
         return 0.0
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def _ratio(a: float, b: float) -> str:
+    return f"{a / b:.2g}" if b > 0 else "∞"
 
 
 def _median(values: Sequence[float]) -> float:
