@@ -31,8 +31,8 @@ FAR = 1_000_000
 """The first round's number: batches are drawn by it, and a run's own rounds are not so many."""
 LOOKS = (0.5, 0.75, 0.875, 1.0)
 """After which shares of its rounds f is measured."""
-NEGLIGIBLE = 0.01
-"""A share of the way down that makes no difference: both have arrived."""
+NEGLIGIBLE = 1e-6
+"""A share of the way down that float32 hardly tells apart: both have arrived."""
 PLAIN, CLIPPED = "episode_unclipped", "episode_guarded"
 UNCORRECTED = {PLAIN: "fedavg", CLIPPED: "celgc"}
 REMEMBERED = {PLAIN: "scaffold", CLIPPED: "scaffold_clipped"}
@@ -63,8 +63,7 @@ class Trial:
     def equals(self, other: Trial) -> bool:
         """Whether it ends no higher than the other was at some time in its last quarter.
 
-        So it may lag by about an eighth of the iterations, be as high as the other's noise, or
-        higher by a hundredth of the way that the other came down, which is nothing.
+        So it may lag by about an eighth of the iterations, or be as high as the other's noise.
         """
         nothing = NEGLIGIBLE * max(other.before - other.after, 0.0)
         return self.descends and self.after <= other.worst + nothing
