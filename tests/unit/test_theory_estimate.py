@@ -31,7 +31,7 @@ from episode.theory.problems import relaxed_smooth
 from episode.theory.rehearsal import LOOKS, Rehearsal, Stage, rehearse
 from episode.theory.report import as_html
 from episode.theory.trajectory import Options
-from episode.theory.verdict import rank_correlation
+from episode.theory.verdict import first_eta, rank_correlation
 
 QUICK = Options(steps=12, points=5, batches=4, local_steps=4, rehearsal=24)
 
@@ -192,9 +192,14 @@ def test_what_heterogeneity_does_to_the_verdict() -> None:
 
     alike, apart = verdict(0.0, 1.0), verdict(5.0, 1.0)
     assert (alike.verdict.correction, apart.verdict.correction) == (False, True)
-    assert (alike.verdict.algorithm, apart.verdict.algorithm) == ("celgc", "episode_guarded")
+    assert alike.verdict.clipping
+    assert apart.verdict.clipping
+    assert alike.verdict.algorithm == "celgc"
+    assert apart.verdict.algorithm in ("episode_guarded", "scaffold_clipped")
+    assert apart.verdict.plain_eta < apart.verdict.eta / 8
     smooth = verdict(5.0, 0.0)
-    assert (smooth.verdict.clipping, smooth.verdict.algorithm) == (False, "scaffold")
+    assert not smooth.verdict.clipping
+    assert smooth.verdict.algorithm in ("episode_unclipped", "scaffold")
     assert smooth.verdict.threshold == float("inf")
 
 
@@ -258,6 +263,12 @@ def test_a_loss_that_is_not_finite_is_a_sentence() -> None:
     broken[1][0][3, 2] = float("nan")
     with pytest.raises(EpisodeError, match=r"The loss is nan .* at the start"):
         episode.diagnose(network(nn.Tanh()), broken, cross_entropy, batch_size=10, options=QUICK)
+
+
+def test_steps_near_the_bottom_do_not_set_the_step_size() -> None:
+    sizes, losses = [1.0, 2.0, 4.0, 1e-5, 1e-5, 1e-5, 1e-5], [9.0, 3.0, 1.0, 0, 0, 0, 0]
+    assert first_eta(sizes, losses) == 2.0
+    assert first_eta([0.5, 0.25, 0.25], [3.0, 2.0, 1.5, 1.0]) == 0.25
 
 
 @pytest.mark.parametrize(

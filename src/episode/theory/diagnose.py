@@ -110,7 +110,7 @@ def diagnose_task(
             chosen.rehearsal,
             observe,
         )
-        rehearsal = rehearse(stage, first_eta(path.sizes), chosen.local_steps)
+        rehearsal = rehearse(stage, first_eta(path.sizes, path.losses), chosen.local_steps)
     verdict = judge(path.points, estimates, path.sizes, rehearsal)
     return Diagnosis(
         title,

@@ -82,9 +82,19 @@ def first_threshold(points: Sequence[Point], e: Estimates) -> float:
     return theorem if theorem < healthy else healthy
 
 
-def first_eta(sizes: Sequence[float]) -> float:
-    """The median of the accepted steps: where the search for η begins."""
-    return float(np.median(sizes))
+def first_eta(sizes: Sequence[float], losses: Sequence[float]) -> float:
+    """The median of the accepted steps, where the search for η begins; f stands before each.
+
+    Steps after all but a thousandth of the way was made do not count: near the bottom rounding
+    decides what is accepted.
+    """
+    way = losses[0] - min(losses)
+    counted = [
+        size
+        for size, before in zip(sizes, losses, strict=False)
+        if before - min(losses) > 1e-3 * way
+    ]
+    return float(np.median(counted or sizes))
 
 
 def judge(points: Sequence[Point], e: Estimates, sizes: Sequence[float], r: Rehearsal) -> Verdict:
