@@ -31,7 +31,7 @@ from episode.theory.problems import relaxed_smooth
 from episode.theory.rehearsal import LOOKS, Rehearsal, Stage, rehearse
 from episode.theory.report import as_html
 from episode.theory.trajectory import Options
-from episode.theory.verdict import first_eta, rank_correlation
+from episode.theory.verdict import Verdict, first_eta, rank_correlation
 
 QUICK = Options(steps=12, points=5, batches=4, local_steps=4, rehearsal=24)
 
@@ -182,25 +182,23 @@ def test_a_diagnosis_leaves_the_model_alone_and_repeats_to_the_bit() -> None:
     assert "Is clipping needed? not at η = " in str(first)
 
 
-def test_what_heterogeneity_does_to_the_verdict() -> None:
-    def verdict(kappa: float, L1: float) -> episode.Diagnosis:
-        # From so steep a start, no plain step size that is safe there gets anywhere.
+def test_what_steepness_and_heterogeneity_do_to_the_verdict() -> None:
+    def verdict(kappa: float, L1: float) -> Verdict:
+        # With L1 = 1, no plain step size that is safe at so steep a start gets anywhere.
+        start = 1000 if L1 else 20
         settings = RelaxedSmooth(
-            L1=L1, kappa=kappa, rho=1, sigma=0.1, num_clients=4, start_norm=1000 if L1 else 20
+            L1=L1, kappa=kappa, rho=1, sigma=0, num_clients=4, start_norm=start
         )
-        return diagnose_task(settings.build(0, "cpu"), title="t", options=QUICK)
+        return diagnose_task(settings.build(0, "cpu"), title="t", options=QUICK).verdict
 
-    alike, apart = verdict(0.0, 1.0), verdict(5.0, 1.0)
-    assert (alike.verdict.correction, apart.verdict.correction) == (False, True)
-    assert alike.verdict.clipping
-    assert apart.verdict.clipping
-    assert alike.verdict.algorithm == "celgc"
-    assert apart.verdict.algorithm in ("episode_guarded", "scaffold_clipped")
-    assert apart.verdict.plain_eta < apart.verdict.eta / 8
-    smooth = verdict(5.0, 0.0)
-    assert not smooth.verdict.clipping
-    assert smooth.verdict.algorithm in ("episode_unclipped", "scaffold")
-    assert smooth.verdict.threshold == float("inf")
+    alike, apart, smooth = verdict(0.0, 1.0), verdict(5.0, 1.0), verdict(5.0, 0.0)
+    assert (alike.clipping, alike.correction, alike.algorithm) == (True, False, "celgc")
+    assert (apart.clipping, apart.correction) == (True, True)
+    assert apart.algorithm in ("episode_guarded", "scaffold_clipped")
+    assert apart.plain_eta < apart.eta / 8
+    # Quadratics with one Hessian: the mean of the clients' steps is the same without corrections.
+    assert (smooth.clipping, smooth.correction, smooth.algorithm) == (False, False, "fedavg")
+    assert smooth.threshold == float("inf")
 
 
 def test_a_loss_with_kinks_is_measured_without_its_hessian_and_said_so() -> None:
