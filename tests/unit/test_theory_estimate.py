@@ -344,7 +344,13 @@ def test_a_step_size_that_only_clipping_makes_possible_is_named_with_it() -> Non
 def test_of_step_sizes_that_are_as_good_the_smallest_is_taken() -> None:
     r = Script(lambda name, eta, local_steps: 3.0 if eta > 4 else 1.0 - 0.02 * eta).rehearse()
     assert not r.clipping
-    assert (r.chosen.algorithm, r.chosen.eta) == ("episode_unclipped", 1.0)
+    assert (r.chosen.algorithm, r.chosen.eta) == ("episode_unclipped", 0.5)
+
+
+def test_plain_steps_are_not_longer_than_the_paths() -> None:
+    r = Script(lambda name, eta, local_steps: 2.0 - min(eta, 4.0) / 4).rehearse()
+    assert (r.plain.eta, r.clipped.eta) == (1.0, 4.0)
+    assert r.clipping
 
 
 @pytest.mark.parametrize("knee", [1, 2, 4, 8, 16, 32])
