@@ -40,7 +40,8 @@ def test_plan_prints_the_theorem_the_table_and_a_picture(tmp_path: Path) -> None
 
 def test_diagnose_takes_a_task_and_a_runs_folder(tmp_path: Path) -> None:
     done = episode("diagnose", "relaxed_smooth", *QUICK, "--html", "d.html", cwd=tmp_path)
-    assert "yes at η ≥ 0.5" in done.stdout
+    assert "Is clipping needed? not at η = " in done.stdout
+    assert "; yes at η ≥ " in done.stdout
     assert "</html>" in (tmp_path / "d.html").read_text()
     sets = ["--set", "task=relaxed_smooth", "--set", "budget.rounds=3"]
     episode("run", *sets, "--folder", "r", "-q", cwd=tmp_path)
