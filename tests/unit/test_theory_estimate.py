@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 import episode
 from episode.errors import EpisodeError, NotTwiceDifferentiableError
-from episode.experiments.config import Experiment
 from episode.federation.protocols import Draw
 from episode.tasks.neural import NeuralTask, kinks
 from episode.tasks.relaxed import RelaxedSmooth
@@ -398,15 +397,3 @@ def test_a_short_run_is_that_of_the_algorithm_on_batches_of_its_own() -> None:
     assert trial.after == trial.worst == trial.half
     assert trial.after == pytest.approx(ruler.mean_gradient()[0], rel=1e-9)
     assert trial.after < trial.before
-
-
-@pytest.mark.slow
-def test_the_digits_network_needs_corrections_and_at_the_demos_eta_clipping() -> None:
-    task = Experiment.from_dict({"task": {"name": "digits"}}).task.build(0, "cpu")
-    options = Options(
-        steps=14, points=5, hessian_clients=1, hessian_batches=1, local_steps=8, rehearsal=64
-    )
-    verdict = diagnose_task(task, title="digits", options=options).verdict
-    assert verdict.correction
-    assert verdict.clipping_from is not None
-    assert verdict.plain_eta < verdict.clipping_from <= 1.0
