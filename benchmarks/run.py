@@ -284,6 +284,25 @@ def snli() -> Iterator[Figure]:
         yield figure(f"local steps per second: SNLI BiRNN 128, {algorithm}", rates)
 
 
+def monitor() -> Iterator[Figure]:
+    """What watching a run adds to its CPU time, in percent: a small network, one worker.
+
+    Its own code is a share of each round's time; two runs side by side show the rest, if any, but
+    vary by more than they differ.
+    """
+    from monitored import DigitsRounds
+
+    for algorithm in ("episode", "scaffold"):
+        watched, alone = DigitsRounds(algorithm, True), DigitsRounds(algorithm, False)
+        watched()
+        shares = [watched.share() for _ in range(60)]
+        yield figure(f"monitor's own code, % of CPU: digits, {algorithm}", shares, at_most=2)
+        ratios = compare(watched, alone, 30, time.process_time)
+        watched.close(), alone.close()
+        percent = [100 * (1 / r - 1) for r in ratios]
+        yield figure(f"watched / not watched, % more CPU: digits, {algorithm}", percent)
+
+
 BENCHMARKS = {
     "overhead": overhead,
     "workers": workers,
@@ -293,6 +312,7 @@ BENCHMARKS = {
     "memory": memory,
     "scaling": scaling,
     "synthetic": synthetic_figure,
+    "monitor": monitor,
 }
 
 

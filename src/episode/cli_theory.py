@@ -16,6 +16,11 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
+def _option(name: str, text: str, default: str) -> Any:
+    """An option that a diagnosis may stand in for: only without one it has this default."""
+    return typer.Option(name, help=text, show_default=default)
+
+
 def register(app: typer.Typer) -> None:
     """Adds the commands to the command line."""
     app.command(
@@ -25,15 +30,31 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    L0: Annotated[float, typer.Option("--L0", help="‖∇²f_i‖ ≤ L0 + L1‖∇f_i‖.")] = 1.0,
-    L1: Annotated[float, typer.Option("--L1", help="0 means L0-smooth.")] = 1.0,
-    sigma: Annotated[float, typer.Option(help="Bound on the gradients' noise.")] = 1.0,
-    kappa: Annotated[float, typer.Option(help="‖∇f_i‖ ≤ κ + ρ‖∇f‖; 0 with rho 1: equal data.")] = 1,
-    rho: Annotated[float, typer.Option(help="1 or more.")] = 2.0,
-    delta: Annotated[float, typer.Option(help="f(x_0) - min f.")] = 1.0,
+    L0: Annotated[float | None, _option("--L0", "‖∇²f_i‖ ≤ L0 + L1‖∇f_i‖.", "1")] = None,
+    L1: Annotated[float | None, _option("--L1", "0 means L0-smooth.", "1")] = None,
+    sigma: Annotated[
+        float | None, _option("--sigma", "Bound on the gradients' noise.", "1")
+    ] = None,
+    kappa: Annotated[
+        float | None, _option("--kappa", "‖∇f_i‖ ≤ κ + ρ‖∇f‖; 0 with rho 1: equal data.", "1")
+    ] = None,
+    rho: Annotated[float | None, _option("--rho", "1 or more.", "2")] = None,
+    delta: Annotated[float | None, _option("--delta", "f(x_0) - min f.", "1")] = None,
     epsilon: Annotated[float, typer.Option(help="The mean gradient norm becomes 3ε.")] = 0.1,
-    clients: Annotated[int, typer.Option("--clients", "-N", help="N.")] = 8,
-    local_steps: Annotated[int, typer.Option("--local-steps", "-I", help="I.")] = 8,
+    clients: Annotated[int | None, typer.Option("--clients", "-N", help="N.", show_default="8")] = (
+        None
+    ),
+    local_steps: Annotated[
+        int | None, typer.Option("--local-steps", "-I", help="I.", show_default="8")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Take what is not given from a diagnosis (`episode diagnose TASK --json > FILE`).",
+        ),
+    ] = None,
     C: Annotated[float, typer.Option("--C", help="Of Lemmas 5 and 6; gives A and B.")] = 1.0,
     statement: Annotated[
         str, typer.Option(help="main or appendix: the paper states other numbers in each.")
@@ -51,11 +72,16 @@ def plan(
     """Plan a run from Theorem 1: η, γ, R and the largest useful I, and how six methods compare."""
     from episode.errors import EpisodeError
     from episode.theory.complexity import Setting, fewest, table
-    from episode.theory.constants import Constants
+    from episode.theory.estimated import DEFAULT, read_estimated
     from episode.theory.plan import check
     from episode.theory.plan import plan as make
 
-    constants = Constants(L0, L1, sigma, kappa, rho, delta)
+    known = read_estimated(source) if source else DEFAULT
+    constants = known.with_given(
+        {"L0": L0, "L1": L1, "sigma": sigma, "kappa": kappa, "rho": rho, "delta": delta}
+    )
+    clients = known.clients if clients is None else clients
+    local_steps = known.local_steps if local_steps is None else local_steps
     settings: dict[str, Any] = {
         "epsilon": epsilon, "clients": clients, "local_steps": local_steps,
         "C": C, "statement": statement,
@@ -68,12 +94,15 @@ def plan(
     if eta is not None and gamma is not None:
         own = check(constants, **settings, eta=eta, gamma=gamma)
     if plot:
+        from episode.theory.files import check_target
         from episode.theory.plan_picture import draw_plan
 
+        check_target(plot, ".png", ".svg")
         draw_plan(made, setting, plot)
     rows = table(setting)
     if as_json:
         values = made.to_dict() | {"table": [row.to_dict() for row in rows]}
+        values["estimated_from"] = known.title if source else None
         values["fewest_rounds"] = fewest(rows)
         values["fewest_iterations"] = fewest(rows, "iterations")
         if own is not None:
@@ -84,6 +113,8 @@ def plan(
             }
         out.print_json(data=strict(values))
         return
+    if source:
+        _print_source(known.title, constants)
     _print_plan(made)
     if own is not None:
         out.print(f"\n[bold]Your η = {eta:g}, γ = {gamma:g}[/bold]")
@@ -105,6 +136,9 @@ def diagnose(
     steps: Annotated[int, typer.Option(help="Length of the path that is walked.")] = 40,
     points: Annotated[int, typer.Option(help="How many of its points are measured.")] = 12,
     batches: Annotated[int, typer.Option(help="Batches per client to measure on.")] = 8,
+    rehearsal: Annotated[
+        int, typer.Option(help="Iterations of each short run that tries a setting.")
+    ] = 128,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No signs of life.")] = False,
 ) -> None:
@@ -113,13 +147,14 @@ def diagnose(
     WHAT is a task's name, a TOML config, or a run's folder: then it is measured from where the
     run's checkpoint stands.
     """
-    from episode.theory.files import pyplot
+    from episode.theory.files import check_target, pyplot
     from episode.theory.subject import read_subject
     from episode.theory.trajectory import Options
 
-    options = Options(steps=steps, points=points, batches=batches)
-    if html:
-        pyplot()  # say now, not after a minute, that it is missing
+    options = Options(steps=steps, points=points, batches=batches, rehearsal=rehearsal)
+    if html:  # say now, not after a minute, what will not do
+        pyplot()
+        check_target(html)
     subject = read_subject(what, settings or [])
     say = (lambda _: None) if quiet else (lambda text: err.print(f"{text} ...", markup=False))
     found = subject.diagnose(options, say)
@@ -154,6 +189,15 @@ def _print_diagnosis(d: Any) -> None:
     out.print("\n[bold]What this cannot know[/bold]")
     for line in (*d.verdict.unknown, *d.notes):
         out.print(f"- {line}", markup=False)
+
+
+def _print_source(title: str, constants: Any) -> None:
+    values = ", ".join(f"{name} = {value:.4g}" for name, value in constants.to_dict().items())
+    out.print(
+        f"With what `episode diagnose` saw of {title}: {values}. Estimates along one path, where "
+        "the theorem wants bounds that hold everywhere: what follows is no guarantee.\n",
+        markup=False,
+    )
 
 
 def _print_plan(made: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-QUICK = ["--steps", "6", "--points", "4", "--batches", "4", "-q"]
+QUICK = ["--steps", "6", "--points", "4", "--batches", "4", "--rehearsal", "16", "-q"]
 
 
 def episode(*arguments: str, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -40,7 +40,8 @@ def test_plan_prints_the_theorem_the_table_and_a_picture(tmp_path: Path) -> None
 
 def test_diagnose_takes_a_task_and_a_runs_folder(tmp_path: Path) -> None:
     done = episode("diagnose", "relaxed_smooth", *QUICK, "--html", "d.html", cwd=tmp_path)
-    assert "Is clipping needed? yes" in done.stdout
+    assert "Is clipping needed? not at η = " in done.stdout
+    assert "; yes at η ≥ " in done.stdout
     assert "</html>" in (tmp_path / "d.html").read_text()
     sets = ["--set", "task=relaxed_smooth", "--set", "budget.rounds=3"]
     episode("run", *sets, "--folder", "r", "-q", cwd=tmp_path)
@@ -48,6 +49,14 @@ def test_diagnose_takes_a_task_and_a_runs_folder(tmp_path: Path) -> None:
     assert found["title"] == "relaxed_smooth, episode after 3 rounds"
     assert found["points"][0]["gradient_norm"] < 20
     assert found["verdict"]["findings"][0]["question"] == "Is clipping needed?"
+    (tmp_path / "d.json").write_text(json.dumps(found))
+    planned = episode("plan", "--from", "d.json", "--epsilon", "0.01", "--json", cwd=tmp_path)
+    made = json.loads(planned.stdout)
+    assert made["constants"]["kappa"] == found["estimates"]["kappa"]["value"]
+    assert made["local_steps"] == found["verdict"]["local_steps"]
+    said = episode("plan", "--from", "d.json", "--L1", "0", "-I", "3", cwd=tmp_path).stdout
+    assert "no guarantee" in said
+    assert "L1 = 0" in said
 
 
 @pytest.mark.parametrize(
@@ -56,7 +65,12 @@ def test_diagnose_takes_a_task_and_a_runs_folder(tmp_path: Path) -> None:
         (["plan", "--epsilon", "9"], "Theorem 1 admits at most"),
         (["plan", "--sigma", "-1"], "sigma is -1.0: it must be 0 or more"),
         (["plan", "--eta", "1"], "Only one of --eta and --gamma"),
+        (["plan", "--from", "no.json"], "no.json cannot be read"),
+        (["plan", "--from", "/dev/null"], "/dev/null is not a diagnosis: make one with"),
         (["plan", "--plot", "/proc/p.png"], "cannot be written"),
+        (["plan", "--plot", "p.gif"], "p.gif would be no picture"),
+        (["diagnose", "digits", "--html", "/proc/d.html"], "/proc/d.html cannot be written"),
+        (["diagnose", "."], "is not a run's folder"),
         (["diagnose", "digit"], "did you mean 'digits'"),
         (["diagnose", "no/folder"], "There is no config or folder"),
         (["diagnose", "digits", "--points", "1"], "points is 1"),

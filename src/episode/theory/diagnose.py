@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from episode.core.schedule import Schedule
 from episode.federation.protocols import Task
 from episode.federation.state import Buffers
 from episode.tasks.neural import Loss, NeuralTask
 from episode.theory.estimate import Estimates, estimate
-from episode.theory.local_steps import Trial, try_rounds
 from episode.theory.measure import Point, Ruler
+from episode.theory.rehearsal import Rehearsal, Stage, rehearse
 from episode.theory.trajectory import Options, Path, walk
-from episode.theory.verdict import Verdict, judge, starting_eta, starting_threshold
+from episode.theory.verdict import Verdict, first_eta, first_threshold, judge
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Diagnosis:
     parameters: int
     points: list[Point]
     sizes: list[float]
-    trials: list[Trial]
+    rehearsal: Rehearsal
     estimates: Estimates
     verdict: Verdict
     notes: tuple[str, ...]
@@ -52,7 +51,7 @@ class Diagnosis:
             "estimates": self.estimates.to_dict(),
             "verdict": self.verdict.to_dict(),
             "notes": list(self.notes),
-            "trials": [t.to_dict() for t in self.trials],
+            "rehearsal": self.rehearsal.to_dict(),
             "steps": self.sizes,
             "points": [p.to_dict() for p in self.points],
             "seconds": self.seconds,
@@ -103,19 +102,16 @@ def diagnose_task(
         ruler = Ruler(task, chosen.batches, seed)
         path = walk(ruler, x, buffers, chosen, observe)
         estimates = estimate(path.points, path.losses, seed)
-        eta = starting_eta(path.sizes)
-        threshold, _ = starting_threshold(path.points, estimates)
-        observe("trying rounds")
-        trials = try_rounds(
+        stage = Stage(
             task,
             ruler,
-            _middle_places(path),
-            buffers,
-            Schedule(eta, max(threshold * eta, 1e-300)),
-            chosen.local_steps,
-            seed,
+            (x, buffers),
+            first_threshold(path.points, estimates),
+            chosen.rehearsal,
+            observe,
         )
-    verdict = judge(path.points, estimates, path.sizes, trials)
+        rehearsal = rehearse(stage, first_eta(path.sizes, path.losses), chosen.local_steps)
+    verdict = judge(path.points, estimates, path.sizes, rehearsal)
     return Diagnosis(
         title,
         chosen,
@@ -124,18 +120,12 @@ def diagnose_task(
         x.numel(),
         path.points,
         path.sizes,
-        trials,
+        rehearsal,
         estimates,
         verdict,
         _notes(path, chosen),
         time.perf_counter() - began,
     )
-
-
-def _middle_places(path: Path) -> list[Tensor]:
-    """Three places: a quarter, half and three quarters of the way through the points."""
-    count = len(path.places)
-    return [path.places[k] for k in sorted({count // 4, count // 2, 3 * count // 4})]
 
 
 def _notes(path: Path, options: Options) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Four pictures of a diagnosis: smoothness, heterogeneity, noise, and rounds tried."""
+"""Pictures of a diagnosis: smoothness, heterogeneity, noise, and short runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from episode.theory.diagnose import Diagnosis
 from episode.theory.files import as_image, pyplot
+from episode.theory.rehearsal import CLIPPED, PLAIN
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#777777"
 
@@ -75,23 +76,47 @@ def noise(axis: Any, d: Diagnosis) -> None:
     axis.set(xscale="log", yscale="log", xlabel="step of the path, from 1", ylabel="norm")
 
 
-def rounds(axis: Any, d: Diagnosis) -> None:
-    """What one round of I local steps does to f, with corrections and without."""
-    counts = [t.local_steps for t in d.trials]
-    axis.plot(counts, [t.corrected for t in d.trials], "o-", color=BLUE, label="corrected")
-    axis.plot(counts, [t.uncorrected for t in d.trials], "x--", color=ORANGE, label="uncorrected")
-    axis.axhline(0, color=GREY, linewidth=1)
+def step_sizes(axis: Any, d: Diagnosis) -> None:
+    """Where f ended in short runs, against η: clipped and plain."""
+    first = d.rehearsal.plain.local_steps
+    for name, label, colour, mark in (
+        (CLIPPED, "clipped", BLUE, "o-"),
+        (PLAIN, "plain", ORANGE, "x--"),
+    ):
+        found = [t for t in d.rehearsal.trials if (t.algorithm, t.local_steps) == (name, first)]
+        _ends(axis, d, [(t.eta, t.after) for t in found], label, colour, mark)
+    axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
+    axis.set(xlabel=f"η (I = {first})")
+
+
+def local_steps(axis: Any, d: Diagnosis) -> None:
+    """Where f ended in short runs, against I: with corrections and without."""
+    chosen, r = d.rehearsal.chosen, d.rehearsal
+    found = [t for t in r.trials if (t.algorithm, t.eta) == (chosen.algorithm, chosen.eta)]
+    pairs = [(t.local_steps, t.after) for t in found]
+    _ends(axis, d, pairs, f"{chosen.algorithm}, η = {chosen.eta:.2g}", BLUE, "o-")
+    for trial, colour, mark in ((r.uncorrected, ORANGE, "x"), (r.remembered, GREEN, "+")):
+        _ends(axis, d, [(trial.local_steps, trial.after)], trial.algorithm, colour, mark)
+    counts = sorted({t.local_steps for t in found})
     axis.set_xscale("log", base=2)
     axis.set_xticks(counts, [str(c) for c in counts])
-    lows = [v for t in d.trials for v in (t.corrected, t.uncorrected) if np.isfinite(v)]
-    if lows:
-        axis.set_ylim(1.15 * min([*lows, 0]), min(max([*lows, 0]), -min([*lows, 0])) or None)
-    axis.set(xlabel="I, local steps in the round", ylabel="change of f in one round")
+    axis.set(xlabel="I, local steps in a round (equally many iterations)")
+
+
+def _ends(axis: Any, d: Diagnosis, pairs: Any, label: str, colour: str, mark: str) -> None:
+    """Points and their start; what ended beyond twice the start is shown there."""
+    before = d.rehearsal.plain.before
+    shown = sorted((x, min(y, before + abs(before))) for x, y in pairs)
+    axis.plot(*zip(*shown, strict=True), mark, color=colour, ms=7, label=label)
+    axis.axhline(before, color=GREY, linewidth=1)
+    axis.set(ylabel=f"f after {d.rehearsal.iterations} iterations (line: before)")
 
 
 PANELS = {
     "Smoothness against gradient norm": smoothness,
     "Clients' norms against the global norm": heterogeneity,
+    "Short runs: step size": step_sizes,
+    "Short runs: local steps": local_steps,
     "Noise, disagreement and signal": noise,
-    "One round of I local steps": rounds,
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
@@ -20,6 +22,21 @@ def pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def check_target(path: Path, *endings: str) -> None:
+    """Refuses, before any work, a file that could not be written, or is of another kind."""
+    if endings and path.suffix not in endings:
+        raise EpisodeError(f"{path} would be no picture: use a name that ends in .png or .svg.")
+    probe = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
+    if path.is_dir():
+        raise EpisodeError(f"{path} is a folder: give a file's name.")
 
 
 def as_image(figure: Any, kind: str) -> bytes:

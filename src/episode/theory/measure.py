@@ -57,6 +57,9 @@ class Point:
     (Their maximum would also be made of the noise in the means that they are taken from.)"""
     sampled_norms: list[float]
     """‖G_r‖ for batches drawn as in a round."""
+    step_norms: list[float]
+    """‖∇F_i(x; ξ) - G_r^i + G_r‖ for batches drawn as in a round: a corrected local step from here,
+    before it is multiplied by η."""
     hessian: list[Curvature] = field(default_factory=list)
     path: list[Curvature] = field(default_factory=list)
     """Largest ‖∇F_i(x + td) - ∇F_i(x)‖/‖td‖ along the step d that follows, on one batch."""
@@ -116,7 +119,8 @@ class Ruler:
         spread = (means - whole).square().sum(1).mean().item() - sum(left) / count * (1 - 1 / count)
         norms = [_root(m.square().sum().item() - v) for m, v in zip(means, left, strict=True)]
         samples = min(self.batches)
-        sampled = torch.stack([row.gradients[:samples] for row in rows]).mean(0).norm(dim=1)
+        drawn = torch.stack([row.gradients[:samples] for row in rows])
+        G = drawn.mean(0)
         return Point(
             step,
             sum(row.loss for row in rows) / count,
@@ -125,7 +129,9 @@ class Ruler:
             _root(spread),
             [math.sqrt(row.variance) for row in rows],
             torch.cat([row.deviations for row in rows]).quantile(0.95).item(),
-            sampled.tolist(),
+            G.norm(dim=1).tolist(),
+            # The batch after the first stands for the probe's: another one, as in a round.
+            (drawn - (drawn - G).roll(1, dims=1)).norm(dim=2).flatten().tolist(),
         ), whole
 
     def hessian(

@@ -21,11 +21,12 @@ h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.2rem; margin-top: 
 .sub, .because, footer { color: #666; } .because { font-size: .92rem; }
 dl { margin: 1rem 0; } dt { font-weight: 600; margin-top: .9rem; } dd { margin: 0; }
 .answer { font-size: 1.1rem; color: #0072B2; font-weight: 600; }
-.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1rem; }
+.pictures { display: grid; gap: 1rem;
+            grid-template-columns: repeat(auto-fit, minmax(min(24rem, 100%), 1fr)); }
 figure { margin: 0; } figcaption { font-weight: 600; } figure svg { width: 100%; height: auto; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; }
 th, td { padding: .25rem .8rem .25rem 0; text-align: right; border-bottom: 1px solid #eee; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child, .words :is(th, td):last-child { text-align: left; }
 """
 
 
@@ -53,7 +54,7 @@ def as_html(d: Diagnosis) -> str:
         "<h2>Estimates</h2>",
         "<p>Of the constants of the paper's Assumption 1, along this path; ranges hold 90% of "
         "a bootstrap over its points.</p>",
-        _table(("constant", "estimate", "range", "meaning"), estimate_rows(d)),
+        _table(("constant", "estimate", "range", "meaning"), estimate_rows(d), "wide words"),
         "<h2>What this cannot know</h2>",
         _list([*d.verdict.unknown, *d.notes]),
         "<h2>Points</h2>",
@@ -126,12 +127,12 @@ def _points(d: Diagnosis) -> str:
     return _table(header, rows)
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def _table(header: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "wide") -> str:
     head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in row) + "</tr>" for row in rows
     )
-    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+    return f'<div class="{kind}"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _list(lines: Iterable[str]) -> str:

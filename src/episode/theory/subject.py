@@ -13,7 +13,7 @@ from episode.experiments.config import Experiment, read_experiment
 from episode.experiments.run import check_device
 from episode.federation import checkpoint
 from episode.federation.state import Buffers
-from episode.results.store import CHECKPOINT
+from episode.results.store import CHECKPOINT, CONFIG
 from episode.tasks import TASKS
 from episode.theory.diagnose import Diagnosis, diagnose_task
 from episode.theory.trajectory import Options
@@ -53,6 +53,8 @@ def read_subject(what: str | None, settings: Sequence[str] = ()) -> Subject:
         if path.suffix or "/" in what:
             raise EpisodeError(f"There is no config or folder {what}: give a path that exists.")
         raise unknown("task", what, TASKS)
+    if path.is_dir() and not (path / CONFIG).is_file():
+        raise EpisodeError(f"{what} is not a run's folder: no {CONFIG} is in it.")
     experiment = read_experiment(path, settings)
     if not path.is_dir():
         return Subject(f"{experiment.task_name} ({path.name})", experiment)

@@ -39,6 +39,8 @@ class Options:
     """Of the power iteration: the relative error it aims at, and when it gives up."""
     local_steps: int = 32
     """Up to how many local steps in a round are tried."""
+    rehearsal: int = 128
+    """Iterations of each short run that tries a setting."""
 
     def __post_init__(self) -> None:
         least = {"steps": 2, "points": 3, "batches": 2, "iterations": 3}

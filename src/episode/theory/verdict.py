@@ -11,17 +11,14 @@ import numpy as np
 
 from episode.theory.constants import Smoothing
 from episode.theory.estimate import Estimates
-from episode.theory.local_steps import Trial, most_useful
 from episode.theory.measure import Point
 from episode.theory.plan import threshold_of
+from episode.theory.rehearsal import CLIPPED, PLAIN, REMEMBERED, UNCORRECTED, Rehearsal
 
-PRICE = 5.0
-"""Clipping is needed where the largest smoothness on the path is this many times that of its
-smoothest quarter, and rises with the gradient: a step size that suits that quarter is then far past
-the edge of stability (which is at 2) elsewhere. A convention of ours: see docs/theory.md for how
-far networks on either side are from it."""
-DISAGREEMENT = 0.3
-"""Corrections are not needed where clients differ by less than this share of ‖∇f‖."""
+HEALTHY = 0.95
+"""γ/η is at most what this share of the corrected steps on the path stay below, so that clipping
+stops what is out of the ordinary and leaves the rest alone. (The theorem's γ/η has 11σ in it to the
+same end: noise alone never clips.) The same share as in the estimate of σ."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,9 @@ class Verdict:
     """What to do, and what cannot be known from here."""
 
     clipping: bool
+    """Whether it is needed at `eta`."""
     correction: bool
+    """Whether it is needed at `eta` and `local_steps`."""
     algorithm: str
     eta: float
     threshold: float
@@ -50,8 +49,12 @@ class Verdict:
     theorem_threshold: float
     """γ/η of Theorem 1 for the estimated constants; NaN where they admit none."""
     local_steps: int
+    plain_eta: float
+    """The η chosen for plain steps: up to here they do without clipping."""
+    clipping_from: float | None
+    """The smallest η tried at which plain steps fell off and clipped ones did not."""
     price: float
-    """Largest smoothness on the path over its lower quartile: what a fixed step size costs."""
+    """Largest smoothness on the path over its lower quartile."""
     quantiles: dict[str, float]
     """Of ‖G_r‖ over all points and batches."""
     findings: tuple[Finding, ...]
@@ -62,120 +65,187 @@ class Verdict:
         return asdict(self) | {"findings": [f.to_dict() for f in self.findings]}
 
 
-def starting_threshold(points: Sequence[Point], e: Estimates) -> tuple[float, dict[str, float]]:
-    """γ/η = L0/(L1ρ), where smoothness begins to grow, kept within the usual ‖G_r‖; and quantiles.
+def healthy_norm(points: Sequence[Point]) -> float:
+    """The norm that most corrected local steps on the path stay below."""
+    return float(np.quantile([n for p in points for n in p.step_norms], HEALTHY))
 
-    It is the theorem's AL0/(BL1ρ) without its 11σ, which exceeds any gradient that is ever seen.
+
+def theorem_threshold(e: Estimates) -> float:
+    """γ/η of Theorem 1 for the estimates; NaN where they admit none."""
+    constants = e.constants()
+    return threshold_of(constants, Smoothing()) if constants else math.nan
+
+
+def first_threshold(points: Sequence[Point], e: Estimates) -> float:
+    """The smaller of the two: the theorem's is for a path that began where gradients are huge."""
+    healthy, theorem = healthy_norm(points), theorem_threshold(e)
+    return theorem if theorem < healthy else healthy
+
+
+def first_eta(sizes: Sequence[float], losses: Sequence[float]) -> float:
+    """The median of the accepted steps, where the search for η begins; f stands before each.
+
+    Steps after all but a thousandth of the way was made do not count: near the bottom rounding
+    decides what is accepted.
     """
-    norms = [n for p in points for n in p.sampled_norms]
-    shares = (0.1, 0.25, 0.5, 0.75, 0.9)
-    quantiles = {f"{s:.0%}": float(np.quantile(norms, s)) for s in shares}
-    start = e.L0 / (e.L1 * e.rho) if e.L1 > 0 else math.inf
-    return min(max(start, quantiles["10%"]), quantiles["50%"]), quantiles
+    way = losses[0] - min(losses)
+    counted = [
+        size
+        for size, before in zip(sizes, losses, strict=False)
+        if before - min(losses) > 1e-3 * way
+    ]
+    return float(np.median(counted or sizes))
 
 
-def starting_eta(sizes: Sequence[float]) -> float:
-    """The median of the accepted steps."""
-    return float(np.median(sizes))
-
-
-def judge(
-    points: Sequence[Point], e: Estimates, sizes: Sequence[float], trials: Sequence[Trial]
-) -> Verdict:
-    """The verdict, from points, estimates, accepted steps and rounds tried."""
+def judge(points: Sequence[Point], e: Estimates, sizes: Sequence[float], r: Rehearsal) -> Verdict:
+    """The verdict, from points, estimates, accepted steps and short runs."""
     seen = [c for p in points for c in (p.hessian or p.path)]
     smoothness = [c.smoothness for c in seen]
     largest, usual = max(smoothness), float(np.quantile(smoothness, 0.25))
     price = largest / usual if usual > 0 else 1.0
     rises = rank_correlation([c.gradient_norm for c in seen], smoothness)
-    clipping = price >= PRICE and rises > 0
-    against_noise = float(
-        np.median([p.disagreement / max(_middle(p.noise), 1e-30) for p in points])
+    curvature = (
+        f"smoothness on the path is {usual:.3g} in its smoothest quarter and {largest:.3g} at most "
+        f"(rank correlation with the gradient norm {rises:+.2f}); its envelope is {e.L0:.3g} + "
+        f"{e.L1:.3g}·‖∇f_i‖, from the {e.smoothness_from}, with L1 from "
+        f"{e.smoothness.slope_range[0]:.3g} to {e.smoothness.slope_range[1]:.3g}"
     )
-    against_signal = float(
-        np.median([p.disagreement / max(p.gradient_norm, 1e-30) for p in points])
-    )
-    correction = against_noise > 1 and against_signal > DISAGREEMENT
-    threshold, quantiles = starting_threshold(points, e)
-    constants = e.constants()
-    theorem = threshold_of(constants, Smoothing()) if constants else math.nan
-    eta = starting_eta(sizes)
-    steps = most_useful(trials, "corrected" if correction else "uncorrected")
-    algorithm = {
-        (True, True): "episode_guarded",
-        (True, False): "celgc",
-        (False, True): "scaffold",
-        (False, False): "fedavg",
-    }[clipping, correction]
-    threshold = threshold if clipping else math.inf
-    findings = (
-        Finding(
-            "Is clipping needed?",
-            "yes" if clipping else "no",
-            f"the largest smoothness on the path, {largest:.3g}, is {price:.1f} times that of its "
-            f"smoothest quarter, {usual:.3g}, and its rank correlation with the gradient norm is "
-            f"{rises:+.2f} ({PRICE:g} or more and above 0 mean yes: no one step size suits all); "
-            f"the envelope is {e.L0:.3g} + {e.L1:.3g}·‖∇f_i‖, from the {e.smoothness_from}, with "
-            f"L1 from {e.smoothness.slope_range[0]:.3g} to {e.smoothness.slope_range[1]:.3g}",
-        ),
-        Finding(
-            "Are corrections needed?",
-            "yes" if correction else "no",
-            f"clients differ by {against_noise:.2g} times the noise of a batch and by "
-            f"{against_signal:.2g} times ‖∇f‖ (medians; above 1 and {DISAGREEMENT:g} means yes); "
-            f"the envelope of ‖∇f_i‖ is {e.kappa:.3g} + {e.rho:.3g}·‖∇f‖",
-        ),
-        _threshold_finding(threshold, theorem, quantiles),
-        Finding(
-            "Which step size?",
-            f"η = {eta:.2g} to start from",
-            f"the median of the {len(sizes)} steps along -∇f that lowered f as they should; "
-            f"1/(largest smoothness) is {1 / largest if largest else math.inf:.2g}",
-        ),
-        _steps_finding(steps, trials, correction),
-        Finding("Which algorithm?", algorithm, _reason(algorithm)),
-    )
+    norms = [n for p in points for n in p.sampled_norms]
+    quantiles = {f"{s:.0%}": float(np.quantile(norms, s)) for s in (0.1, 0.25, 0.5, 0.75, 0.9)}
+    algorithm = _algorithm(r)
     return Verdict(
-        clipping, correction, algorithm, eta, threshold, theorem, steps, price, quantiles,
-        findings, _limits(e),
-    )  # fmt: skip
+        r.clipping,
+        r.correction,
+        algorithm,
+        r.chosen.eta,
+        r.chosen.threshold if r.clipping else math.inf,
+        theorem_threshold(e),
+        r.chosen.local_steps,
+        r.plain.eta,
+        r.edge[0].eta if r.edge else None,
+        price,
+        quantiles,
+        (
+            _clipping(r, curvature),
+            _correction(r, points, e),
+            _threshold(r, points, e, quantiles),
+            _eta(r, sizes),
+            _local_steps(r),
+            Finding("Which algorithm?", algorithm, _reason(algorithm, r)),
+        ),
+        _limits(e, r),
+    )
 
 
-def _threshold_finding(start: float, theorem: float, q: dict[str, float]) -> Finding:
+def _algorithm(r: Rehearsal) -> str:
+    steps = CLIPPED if r.clipping else PLAIN
+    if not r.correction:
+        return UNCORRECTED[steps]
+    return steps if r.freshness else REMEMBERED[steps]
+
+
+def _clipping(r: Rehearsal, curvature: str) -> Finding:
+    p, c, there = r.plain, r.clipped, r.plain_there
+    runs = f"in {r.iterations} iterations from f = {p.before:.3g}"
+    if r.clipping:
+        answer = f"yes at η = {c.eta:.2g}"
+        because = (
+            f"{runs}, clipped steps came to {c.after:.3g} at that η, plain ones to "
+            f"{there.after:.3g}; at the η chosen for them, {p.eta:.2g}, plain ones came to "
+            f"{p.after:.3g}"
+        )
+        answer += f", not at η ≤ {p.eta:.2g}" if p.descends else ", and at all η that were tried"
+    else:
+        answer = f"not at η = {p.eta:.2g}"
+        because = (
+            f"{runs}, plain steps came to {p.after:.3g} at that η, clipped ones to {c.after:.3g} "
+            f"at theirs, {c.eta:.2g}, after up to {c.worst:.3g} in its last quarter"
+        )
+        if r.edge:
+            plain, clipped = r.edge
+            answer += f"; yes at η ≥ {plain.eta:.2g}"
+            because += (
+                f"; at η = {plain.eta:.2g} plain steps came to {plain.after:.3g}, clipped ones to "
+                f"{clipped.after:.3g}"
+            )
+    return Finding("Is clipping needed?", answer, f"{because}; {curvature}")
+
+
+def _correction(r: Rehearsal, points: Sequence[Point], e: Estimates) -> Finding:
+    apart = _median([p.disagreement for p in points])
+    noise = _ratio(apart, _median([n for p in points for n in p.noise]))
+    signal = _ratio(apart, _median([p.gradient_norm for p in points]))
+    return Finding(
+        "Are corrections needed?",
+        f"{'yes' if r.correction else 'no'}, at I = {r.chosen.local_steps}",
+        f"with them f came to {r.chosen.after:.3g}, without to {r.uncorrected.after:.3g}, at this "
+        f"η and I; clients differ by {noise} times the noise of a batch and by {signal} "
+        f"times ‖∇f‖ (medians); the envelope of ‖∇f_i‖ is {e.kappa:.3g} + {e.rho:.3g}·‖∇f‖",
+    )
+
+
+def _threshold(r: Rehearsal, points: Sequence[Point], e: Estimates, q: dict[str, float]) -> Finding:
+    theorem = theorem_threshold(e)
     beside = f"Theorem 1 with these estimates says {theorem:.3g}"
     if math.isinf(theorem):
         beside = "Theorem 1, whose L1 is estimated as 0 here, would never clip"
     if math.isnan(theorem):
         beside = "Theorem 1 needs an L0 above 0, and none was seen"
-    norms = f"‖G_r‖ was from {q['10%']:.2g} to {q['90%']:.2g} (10% to 90%), median {q['50%']:.2g}"
-    if math.isinf(start):
-        return Finding("Where should γ/η be?", "nowhere: do not clip", f"{norms}; {beside}")
-    why = f"L0/(L1ρ), where smoothness begins to grow, kept within the usual norms: {norms}"
-    return Finding("Where should γ/η be?", f"{start:.2g} to start from", f"{why}; {beside}")
+    start = r.chosen.threshold
+    because = (
+        f"{HEALTHY:.0%} of the corrected steps on the path are below {healthy_norm(points):.2g} "
+        f"(times η), and {beside}; the smaller of the two clips only what is out of the ordinary; "
+        f"‖G_r‖ was from {q['10%']:.2g} to {q['90%']:.2g} (10% to 90%), median {q['50%']:.2g}"
+    )
+    answer = f"{start:.2g} to start from, so γ = {start * r.chosen.eta:.2g}"
+    if not r.clipping:
+        answer = f"nowhere: do not clip (at {start:.2g} or more it costs next to nothing)"
+    return Finding("Where should γ/η be?", answer, because)
 
 
-def _steps_finding(steps: int, trials: Sequence[Trial], correction: bool) -> Finding:
-    what = "corrected" if correction else "uncorrected"
-    shown = [t for t in trials if t.local_steps in (1, steps, trials[-1].local_steps)]
-    changes = ", ".join(f"{getattr(t, what):+.2g} at I = {t.local_steps}" for t in shown)
-    more = "; more were not tried" if steps == trials[-1].local_steps else ""
+def _eta(r: Rehearsal, sizes: Sequence[float]) -> Finding:
+    tried = sorted({t.eta for t in r.trials if t.algorithm == r.chosen.algorithm})
+    quarter, half, most = np.quantile(sizes, [0.25, 0.5, 0.75])
     return Finding(
-        "How many local steps before drift dominates?",
-        f"about {steps}",
-        f"one {what} round with these η and γ changed f by {changes}{more}",
+        "Which step size?",
+        f"η = {r.chosen.eta:.2g} to start from",
+        f"the smallest of those that ended equally low, of "
+        f"{', '.join(f'{eta:.2g}' for eta in tried)}; steps along -∇f that lowered f as they "
+        f"should were from {quarter:.2g} to {most:.2g} (quartiles), median {half:.2g}",
     )
 
 
-def _reason(algorithm: str) -> str:
-    return {
-        "episode_guarded": "clips and corrects; `episode` is the same while every round is clipped",
-        "celgc": "clips; corrections would add noise and an exchange for nothing",
-        "scaffold": "corrects; nothing needs clipping (episode_unclipped corrects more freshly)",
-        "fedavg": "nothing needs clipping or correcting, and it talks least",
-    }[algorithm]
+def _local_steps(r: Rehearsal) -> Finding:
+    c = r.chosen
+    tried = sorted(
+        (t for t in r.trials if (t.algorithm, t.eta) == (c.algorithm, c.eta)),
+        key=lambda t: t.local_steps,
+    )
+    shown = ", ".join(f"{t.after:.3g} ({t.half:.3g}) at I = {t.local_steps}" for t in tried)
+    more = "" if r.beyond else "; more were not tried"
+    return Finding(
+        "How many local steps before drift dominates?",
+        f"about {c.local_steps}",
+        f"up to there doubling I saves rounds: it ends as low as half as many local steps were "
+        f"half-way; at the end (half-way) f was {shown}{more}",
+    )
 
 
-def _limits(e: Estimates) -> tuple[str, ...]:
+def _reason(algorithm: str, r: Rehearsal) -> str:
+    clips = "clips, local steps too" if r.clipping else "nothing needs clipping at this η"
+    if not r.correction:
+        return f"{clips}; corrections would add an exchange for nothing"
+    memory = REMEMBERED[r.chosen.algorithm]
+    if not r.freshness:
+        return (
+            f"{clips}; corrects from memory, in one exchange a round: it came to "
+            f"{r.remembered.after:.3g}, fresh corrections to {r.chosen.after:.3g}"
+        )
+    beside = f"{memory}, which corrects from memory, came to {r.remembered.after:.3g} only"
+    return f"{clips}; corrects with fresh gradients ({beside})"
+
+
+def _limits(e: Estimates, r: Rehearsal) -> tuple[str, ...]:
     return (
         "Constants are those of the path walked here: where training goes elsewhere, they may be "
         "larger. L0, L1, κ and ρ are bounds over all x, and no measurement can give those.",
@@ -183,9 +253,12 @@ def _limits(e: Estimates) -> tuple[str, ...]:
         "known.",
         "The noise is that of this batch size; Assumption 1 asks for a bound that always holds, "
         "and 95% of what was seen is not that.",
-        "Whether clipping is needed depends on η: with one small enough for the sharpest point, "
-        "it is not. The answer is for an η that suits the smoothest quarter of the path.",
-        "Local steps are judged by one round; over a whole run fewer may be better.",
+        f"η, I and both answers are about {r.iterations} iterations from here, once each, with "
+        "constant steps: a long run may want a smaller η or fewer local steps towards its end.",
+        "All is about how far f comes down on the training data; what that does to a test score "
+        "was not looked at.",
+        "Two short runs are taken for equal where one ends no higher than the other was at some "
+        "time in its last quarter; then the simpler way is named.",
         "η, γ/η and I are where to start tuning, not where it ends.",
     )
 
@@ -198,5 +271,9 @@ def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def _middle(values: Sequence[float]) -> float:
+def _ratio(a: float, b: float) -> str:
+    return f"{a / b:.2g}" if b > 0 else "∞"
+
+
+def _median(values: Sequence[float]) -> float:
     return float(np.median(values))
