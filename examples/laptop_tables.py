@@ -71,6 +71,10 @@ TABLES = {
 }  # fmt: skip
 
 
+Cell = tuple[str, tuple[float, int]]
+"""An algorithm and a setting."""
+
+
 def experiment(
     name: str, given: dict[str, Any], setting: tuple[float, int], algorithm: str,
     eta: float, gamma: float, seed: int, split: str,
@@ -115,26 +119,32 @@ def tune(name: str, given: dict[str, Any], folder: Path) -> tuple[float, float]:
 
 
 def report(name: str, given: dict[str, Any], folder: Path, seeds: Iterable[int]) -> None:
-    """Tunes, plays the table and prints it as Markdown."""
+    """Tunes, plays the table seed by seed, and writes it as Markdown after each."""
     table = TABLES[name]
     eta, gamma = tune(name, given, folder)
-    lines = [f"η = {eta:g}, γ = {gamma:g}", "", "| algorithm | " + " | ".join(
-        f"s = {s:g}, I = {i}" for s, i in table.settings
-    ) + " |", "|---" * (1 + len(table.settings)) + "|"]  # fmt: skip
-    cells: dict[str, list[str]] = {a: [] for a in table.algorithms}
-    for setting, algorithm in itertools.product(table.settings, table.algorithms):
-        runs = [
-            play(experiment(name, given, setting, algorithm, eta, gamma, seed, "test"), folder)
-            for seed in seeds
-        ]
-        cells[algorithm].append(cell(runs))
-    lines += [f"| {a} | " + " | ".join(row) + " |" for a, row in cells.items()]
-    text = "\n".join(lines)
-    (folder / f"{name}.md").write_text(text + "\n")
-    print(text)
+    runs: dict[Cell, list[dict[str, Any]]] = {
+        cell: [] for cell in itertools.product(table.algorithms, table.settings)
+    }
+    for seed in seeds:
+        for (algorithm, setting), played in runs.items():
+            chosen = experiment(name, given, setting, algorithm, eta, gamma, seed, "test")
+            played.append(play(chosen, folder))
+        text = f"η = {eta:g}, γ = {gamma:g}, seeds 0 to {seed}\n\n{markdown(table, runs)}\n"
+        (folder / f"{name}.md").write_text(text)
+        print(text, flush=True)
 
 
-def cell(runs: list[dict[str, Any]]) -> str:
+def markdown(table: Table, runs: dict[Cell, list[dict[str, Any]]]) -> str:
+    """Algorithms by settings."""
+    lines = ["| algorithm | " + " | ".join(f"s = {s:g}, I = {i}" for s, i in table.settings) + " |"]
+    lines.append("|---" * (1 + len(table.settings)) + "|")
+    for algorithm in table.algorithms:
+        row = " | ".join(summary(runs[algorithm, setting]) for setting in table.settings)
+        lines.append(f"| {algorithm} | {row} |")
+    return "\n".join(lines)
+
+
+def summary(runs: list[dict[str, Any]]) -> str:
     """Training loss and test accuracy, mean and standard deviation; or how many diverged."""
     ended = [r["figures"] for r in runs if r["status"] == "finished"]
     if len(ended) < len(runs):
