@@ -10,7 +10,7 @@ import torch
 from episode.core.algorithm import ALGORITHMS
 from episode.core.schedule import Schedule
 from episode.data.batches import Batches
-from episode.data.texts import Sequences, Texts
+from episode.data.texts import Sequences, TextBatch, Texts
 from episode.engines.simulation import Simulation
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import ServerState
@@ -64,18 +64,23 @@ class SnliRounds:
 
 
 def bare(count: int) -> Callable[[], int]:
-    """So many gradients on prepared batches, by as many threads as there are workers."""
-    batches = [Batches(texts(0), BATCH, 0, 0).draw("local", k) for k in range(40)]
+    """So many gradients on prepared batches of all clients, by as many threads as workers."""
+    batches = [
+        Batches(texts(client), BATCH, 0, client).draw("local", k)
+        for k in range(count // CLIENTS)
+        for client in range(CLIENTS)
+    ]
     models = [model() for _ in range(WORKERS)]
+    shares = [batches[worker::WORKERS] for worker in range(WORKERS)]
     pool = ThreadPoolExecutor(WORKERS, initializer=torch.set_num_threads, initargs=(1,))
 
-    def work(own: PairClassifier) -> None:
+    def work(own: PairClassifier, share: list[TextBatch]) -> None:
         parameters = [p for p in own.parameters() if p.requires_grad]
-        for k in range(count // WORKERS):
-            torch.autograd.grad(loss(own, batches[k % len(batches)]), parameters)
+        for batch in share:
+            torch.autograd.grad(loss(own, batch), parameters)
 
     def run() -> int:
-        list(pool.map(work, models))
-        return count // WORKERS * WORKERS
+        list(pool.map(work, models, shares))
+        return len(batches)
 
     return run

@@ -32,8 +32,8 @@ def test_models_have_their_published_sizes() -> None:
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize(("name", "large", "size"), [
-    ("resnet18", False, 32), ("resnet32", False, 32), ("resnet50", False, 32),
-    ("resnet50", True, 64),
+    ("resnet8", False, 32), ("resnet18", False, 32), ("resnet32", False, 32),
+    ("resnet50", False, 32), ("resnet50", True, 64),
 ])  # fmt: skip
 def test_resnets_give_one_score_per_class(name: str, large: bool, size: int, norm: str) -> None:
     model = ResNet(name, 7, large=large, norm=norm, width=8)

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from episode import EpisodeError
+from episode import EpisodeError, fit
 from episode.experiments.config import Experiment, read_experiment
 from episode.experiments.run import execute, job_of
 from episode.tasks import precision
 from episode.tasks.dealt import DealtSettings
+from episode.tasks.precision import Precision
 from episode.tasks.silos import Silos
 from episode.testing import check_task
 from official import write_cifar10, write_imagenet, write_sentiment140, write_snli, write_vectors
@@ -179,6 +180,40 @@ def test_mixed_precision_keeps_float32_vectors() -> None:
         command, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def fit_a_number(wanted: Precision, folder: Path | None = None) -> set[tuple[bool, torch.dtype]]:
+    """Whether and to what the losses of a run were cast; without any product in bfloat16."""
+    seen = set()
+
+    def loss(model: torch.nn.Module, batch: tuple[torch.Tensor]) -> torch.Tensor:
+        seen.add((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
+        return (next(model.parameters()) - batch[0]).square().mean()
+
+    run = fit(
+        torch.nn.Linear(1, 1, bias=False), [(torch.ones(4, 1),)], loss=loss, eta=0.1, gamma=1.0,
+        local_steps=2, rounds=2, batch_size=2, precision=wanted, folder=folder,
+    )  # fmt: skip
+    assert next(run.model.parameters()).dtype == torch.float32
+    return seen
+
+
+def test_fit_computes_losses_in_the_precision_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(precision, "_works_here", lambda: True)
+    assert fit_a_number("bfloat16", tmp_path) == {(True, torch.bfloat16)}
+    assert {enabled for enabled, _ in fit_a_number("float32")} == {False}
+    with pytest.raises(EpisodeError, match="precision"):
+        fit_a_number("float32", tmp_path)
+
+
+def test_fit_refuses_a_precision_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "_works_here", lambda: False)
+    with pytest.raises(EpisodeError, match="bfloat16 does not work on this processor"):
+        fit_a_number("bfloat16")
+    with pytest.raises(EpisodeError, match="no precision 'float16'"):
+        fit_a_number("float16")  # type: ignore[arg-type]
 
 
 def test_a_processor_without_bfloat16_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

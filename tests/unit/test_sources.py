@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import pickle
 import tarfile
@@ -24,7 +25,7 @@ from episode.data.images import Images
 from episode.data.sources import check, cifar10, imagenet, sentiment140, snli
 from episode.data.sources.fetch import fetch
 from episode.data.sources.layout import source_folder, unpacked
-from episode.data.texts import Texts
+from episode.data.texts import Sequences, Texts
 from episode.data.vectors import read_vectors
 from official import write_cifar10, write_imagenet, write_sentiment140, write_snli, write_vectors
 
@@ -233,6 +234,23 @@ def test_a_corpus_drops_words_without_a_vector_and_batches_are_cut(tmp_path: Pat
     rows, matrix = read_vectors(vectors, {"<s>", "good", "day", "</s>"})
     expected = torch.from_numpy(matrix[[rows[w] for w in ("<s>", "good", "day", "</s>")]])
     assert torch.equal(ready["vectors"][batch.tokens[1].long()], expected)
+
+
+def test_a_batch_holds_the_texts_asked_for_each_padded_with_its_last_word() -> None:
+    texts = [[[7, 8, 9], [1, 2]], [[5], [6, 4, 3, 2]], [[2, 2], [9]]]  # example, column
+    columns = [
+        Sequences(
+            torch.tensor([word for text in column for word in text]),
+            torch.tensor([0, *itertools.accumulate(len(text) for text in column)]),
+        )
+        for column in zip(*texts, strict=True)
+    ]
+    chosen = Texts(columns, torch.tensor([10, 11, 12])).select(torch.tensor([2, 0, 1]))
+    assert (len(chosen), chosen.labels.tolist()) == (3, [12, 10, 11])
+    batch = chosen.select(torch.tensor([2, 0])).gather(torch.tensor([1, 0]))  # examples 2 and 1
+    assert batch.labels.tolist() == [12, 11]
+    assert batch.lengths.tolist() == [2, 1, 1, 4]
+    assert batch.tokens.tolist() == [[2, 2, 2, 2], [5, 5, 5, 5], [9, 9, 9, 9], [6, 4, 3, 2]]
 
 
 def test_prepared_arrays_are_made_once_and_never_half(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,10 +33,13 @@ class Sequences:
 class Texts:
     """Labelled texts, one or more per example (SNLI has two), or a selection of them."""
 
-    def __init__(self, columns: Sequence[Sequences], labels: Tensor, rows: Tensor | None = None):
-        self.columns = columns
-        self._labels = labels
-        self._rows = rows
+    def __init__(self, columns: Sequence[Sequences], labels: Tensor) -> None:
+        self._tokens = [column.tokens for column in columns]
+        starts = [column.offsets[:-1] for column in columns]
+        lengths = [column.offsets.diff() for column in columns]
+        # A row per example, so that all that a batch must know is found by one look-up.
+        self._index = torch.stack([*starts, *lengths, labels.long()], dim=1)
+        self._rows: Tensor | None = None
 
     @classmethod
     def of(cls, prepared: Prepared, split: str, columns: int) -> Texts:
@@ -47,30 +51,28 @@ class Texts:
         return cls(sequences, prepared[f"{split}-labels"])
 
     def __len__(self) -> int:
-        return len(self._labels if self._rows is None else self._rows)
+        return len(self._index if self._rows is None else self._rows)
 
     @property
     def labels(self) -> Tensor:
         """The labels of the selected texts."""
-        return self._labels if self._rows is None else self._labels[self._rows]
+        labels = self._index[:, -1]
+        return labels if self._rows is None else labels[self._rows]
 
     def select(self, indices: Tensor) -> Texts:
         """A view of some of these texts; nothing is copied but their numbers."""
-        rows = indices if self._rows is None else self._rows[indices]
-        return Texts(self.columns, self._labels, rows)
+        chosen = copy.copy(self)
+        chosen._rows = indices if self._rows is None else self._rows[indices]
+        return chosen
 
     def gather(self, indices: Tensor, key: Sequence[Key] = ()) -> TextBatch:
-        """The batch of these texts, padded with word 0 to the longest of them."""
+        """The batch of these texts, padded to the longest of them with each one's last word."""
         rows = indices if self._rows is None else self._rows[indices]
-        starts = torch.cat([c.offsets[rows] for c in self.columns])
-        lengths = torch.cat([c.offsets[rows + 1] for c in self.columns]) - starts
+        columns = len(self._tokens)
+        index = self._index[rows]
+        starts, lengths = index[:, :-1].t().reshape(2, -1)
         time = torch.arange(int(lengths.max()))
-        positions = starts[:, None] + time
-        beyond = time >= lengths[:, None]
-        pieces = []
-        for k, column in enumerate(self.columns):
-            part = slice(k * len(rows), (k + 1) * len(rows))
-            inside = positions[part].clamp_(max=len(column.tokens) - 1)
-            pieces.append(column.tokens[inside].masked_fill_(beyond[part], 0))
-        tokens = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-        return TextBatch(tokens, lengths, self._labels[rows])
+        positions = starts[:, None] + torch.minimum(time, lengths[:, None] - 1)
+        parts = zip(self._tokens, positions.chunk(columns), strict=True)
+        tokens = torch.cat([column[inside] for column, inside in parts])
+        return TextBatch(tokens, lengths, index[:, -1])

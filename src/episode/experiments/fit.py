@@ -21,6 +21,7 @@ from episode.experiments.run import Job, execute
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
+from episode.tasks.precision import Precision
 
 
 def fit(
@@ -41,6 +42,7 @@ def fit(
     evaluate: Evaluate | None = None,
     evaluate_every: int = 1,
     collate: Callable[[list[Any]], Any] = default_collate,
+    precision: Precision = "float32",
     engine: str = "simulation",
     workers: int | None = None,
     timeout_seconds: float = 600.0,
@@ -61,6 +63,7 @@ def fit(
     `engine="distributed"`, in a script that torchrun starts, clients are spread over its processes;
     the first writes the folder, and one that says nothing for `timeout_seconds` counts as lost.
     `observe` is called with each round's record; `collate` makes a batch of a list of examples.
+    `precision="bfloat16"` computes losses under autocast; parameters and steps stay as they are.
     `monitor=True` warns when the run leaves the regime of the theory (see `experiments.monitor`).
     """
     numbers = {"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds}
@@ -87,8 +90,9 @@ def fit(
         if (value := {**numbers, **counts}[name]) < 0:
             raise EpisodeError(f"{name} is {value}: it must be 0 or more.")
     task = NeuralTask(
-        model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate
-    )
+        model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate,
+        precision=precision,
+    )  # fmt: skip
     plan.check(task.num_clients)
     config = _describe(plan, task, batch_size, evaluate_every)
     device = str(next(model.parameters()).device)
@@ -138,6 +142,7 @@ def _describe(plan: Plan, task: NeuralTask, batch_size: int, evaluate_every: int
             "examples": [task.examples(c) for c in range(task.num_clients)],
             "data": [batches.fingerprint() for batches in task.batches],
             "batch_size": batch_size,
+            "precision": task.precision,
         },
         "algorithm": plan.algorithm.to_dict(),
         "schedule": vars(plan.schedule) | {"milestones": list(plan.schedule.milestones)},

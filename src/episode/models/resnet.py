@@ -25,6 +25,7 @@ class Layout:
 
 
 LAYOUTS = {
+    "resnet8": Layout((1, 1, 1), 16),
     "resnet18": Layout((2, 2, 2, 2), 64),
     "resnet32": Layout((5, 5, 5), 16),
     "resnet50": Layout((3, 4, 6, 3), 64, bottleneck=True),

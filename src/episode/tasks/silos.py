@@ -48,7 +48,7 @@ class Silos(TaskSettings):
     }
 
     data: str
-    model: Literal["lstm", "gru", "rnn", "resnet18", "resnet32", "resnet50"] = "lstm"
+    model: Literal["lstm", "gru", "rnn", "resnet8", "resnet18", "resnet32", "resnet50"] = "lstm"
     batch_size: int = Field(default=32, ge=1)
     loss: LossName = "cross_entropy"
     evaluate_on: Literal["test", "validation"] = "test"

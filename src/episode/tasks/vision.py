@@ -14,7 +14,7 @@ from episode.tasks.losses import LossName
 class VisionSettings(DealtSettings):
     """A ResNet by name, its normalisation and width."""
 
-    model: Literal["resnet18", "resnet32", "resnet50"] = "resnet18"
+    model: Literal["resnet8", "resnet18", "resnet32", "resnet50"] = "resnet18"
     norm: Norm = "batch"
     """`group` has no running statistics, on which clients with different labels disagree."""
     width: int | None = Field(default=None, ge=1)
