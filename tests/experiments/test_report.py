@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from made_runs import make_run, some_runs
+from torch.nn import functional as F
 
+from episode import fit
 from episode.errors import EpisodeError
 from episode.experiments.config import Experiment, read_experiment
 from episode.experiments.extras import command_of
 from episode.results.bundle import drawing_only, plotly_script
 from episode.results.groups import grouped
 from episode.results.report import write_report
+from episode.results.sheets import brief_sheet
 from episode.results.store import find_runs, read_run
 
 
@@ -139,3 +143,17 @@ def test_the_command_to_repeat_a_run_gives_the_same_run(overrides: list[str]) ->
     again = read_experiment(None, words[3::2])
     assert isinstance(again, Experiment)
     assert again.id == experiment.id
+
+
+def test_runs_that_evaluate_nothing_are_compared_by_their_loss(tmp_path: Path) -> None:
+    silos = [(torch.randn(20, 3), torch.randn(20, 1)) for _ in range(2)]
+    for algorithm in ("celgc", "episode"):
+        fit(
+            torch.nn.Linear(3, 1), silos, lambda m, b: F.mse_loss(m(b[0]), b[1]),
+            algorithm=algorithm, eta=0.1, gamma=0.1, local_steps=2, rounds=3, batch_size=8,
+            folder=tmp_path / algorithm,
+        )  # fmt: skip
+    runs = find_runs([tmp_path])
+    sheet = brief_sheet(grouped(runs))
+    losses = [row[sheet.columns.index("loss")] for row in sheet.rows]
+    assert losses == [f"{run.summary['loss']:.3f}" for run in runs]

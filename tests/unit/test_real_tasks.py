@@ -278,7 +278,7 @@ def test_folders_of_images_are_a_federation(tmp_path: Path) -> None:
         ("a.jsonl", '{"text": "hi", "label": 1}\n{"te', "Row 2 of .*a.jsonl cannot be read"),
         ("a.parquet", "nonsense", "a.parquet is no parquet file"),
         ("test.csv", "text,label\nhi,perhaps\n", "Row 1 of .*test.csv has the label 'perhaps'"),
-        ("a.txt", "hi", "has no data: put .csv"),
+        ("a.txt", "hi", "has no data that can be read .a.txt cannot.: put .csv"),
     ],
 )
 def test_bad_silos_name_file_and_row(tmp_path: Path, file: str, content: str, message: str) -> None:

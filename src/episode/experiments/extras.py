@@ -12,6 +12,7 @@ from episode.errors import EpisodeError, differences
 from episode.experiments.config import Experiment
 from episode.results.report import Extras, Partition
 from episode.results.store import StoredRun
+from episode.tasks.settings import TaskSettings
 
 MOST_PARTITIONS = 12
 
@@ -33,7 +34,8 @@ def command_of(config: Mapping[str, Any]) -> str:
         start["task"]["scale"] = values["task"]["scale"]
     if name := values["algorithm"].get("name"):
         start["algorithm"] = {"name": name}
-    usual = _defaults_of(start)
+    start["task"] |= {k: values["task"][k] for k in _required(experiment.task)}
+    usual = _defaults_of(start, values)
     words = ["episode", "run"]
     for section, table in start.items():
         for key, value in table.items():
@@ -48,12 +50,19 @@ def command_of(config: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _defaults_of(start: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a config has that says no more than this; a task may have settings without defaults."""
+def _required(settings: TaskSettings) -> list[str]:
+    """The settings of a task that have no default."""
+    return [k for k, field in type(settings).model_fields.items() if field.is_required()]
+
+
+def _defaults_of(start: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config has that says no more than `start`; a task may suggest no η, γ, R and I."""
     try:
         return Experiment.from_dict(start).to_dict()
     except EpisodeError:
-        return start
+        for section, keys in (("schedule", ("eta", "gamma")), ("budget", ("rounds", "local_steps"))):
+            start[section] = {k: values[section][k] for k in keys}
+        return Experiment.from_dict(start).to_dict()
 
 
 def partitions_of(runs: Sequence[StoredRun]) -> list[Partition]:

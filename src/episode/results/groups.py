@@ -54,7 +54,7 @@ class Group:
 
     def figure(self, name: str) -> Spread | None:
         """A final figure over the finished runs."""
-        values = [r.summary["figures"].get(name) for r in self.ended]
+        values = [{**r.summary, **r.summary["figures"]}.get(name) for r in self.ended]
         known = [float(v) for v in values if isinstance(v, (int, float))]
         return Spread.of(known) if known else None
 

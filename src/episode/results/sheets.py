@@ -53,8 +53,14 @@ class Sheet:
         table = Table(
             title=self.title or None, title_justify="left", box=None, padding=(0, 2, 0, 0)
         )
+        is_text = self.left == len(self.columns)  # then long cells may take several lines
         for i, column in enumerate(self.columns):
-            table.add_column(column, no_wrap=True, justify="left" if i < self.left else "right")
+            table.add_column(
+                column,
+                no_wrap=i == 0 or not is_text,
+                min_width=max(len(row[0]) for row in (self.columns, *self.rows)) if i == 0 else 0,
+                justify="left" if i < self.left else "right",
+            )
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -74,7 +80,7 @@ def final_sheet(groups: Sequence[Group]) -> Sheet:
 
     Without seconds, which differ between two runs of one config: so two sweeps end with one table.
     """
-    names = figure_names([r for g in groups for r in g.runs])[:4]
+    names = _names(groups)[:4]
     keys = _settings_shown(groups)
     columns = ["algorithm", *keys, "seeds", *names, "status", "exchanges", "MB", "gradients"]
     rows = [
@@ -85,7 +91,7 @@ def final_sheet(groups: Sequence[Group]) -> Sheet:
 
 def brief_sheet(groups: Sequence[Group], title: str = "") -> Sheet:
     """The same for a terminal of 80 columns: two figures, and seconds."""
-    names = figure_names([r for g in groups for r in g.runs])[:2]
+    names = _names(groups)[:2]
     keys = _settings_shown(groups)
     short = [key.rpartition(".")[2] for key in keys]
     odd = any(g.status() != "finished" for g in groups)
@@ -96,6 +102,11 @@ def brief_sheet(groups: Sequence[Group], title: str = "") -> Sheet:
         status = [g.status()] if odd else []
         rows.append([*_head(g, keys), *_figures(g, names), *status, exchanges, seconds])
     return Sheet(title, columns, rows, left=1 + len(keys))
+
+
+def _names(groups: Sequence[Group]) -> list[str]:
+    """The figures to show; where nothing was evaluated, the loss of the local steps."""
+    return figure_names([r for g in groups for r in g.runs]) or ["loss"]
 
 
 def _settings_shown(groups: Sequence[Group]) -> list[str]:

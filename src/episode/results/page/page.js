@@ -102,9 +102,9 @@ const draw = {
     return Plotly.react("curves", traces(axis, figure, $("view").value), plan, CONFIG);
   },
   drift() {
-    const axis = $("axis").value;
-    return Plotly.react("drift", traces(axis, "drift", $("view").value),
-      layout(AXES[axis], "drift"), CONFIG);
+    const axis = $("axis").value, plan = layout(AXES[axis], "drift");
+    plan.yaxis.type = "log";  // what is not clipped may drift a thousand times as far
+    return Plotly.react("drift", traces(axis, "drift", $("view").value), plan, CONFIG);
   },
   clipping() {
     const run = report.runs[$("clipping-run").value], axis = $("axis").value;
