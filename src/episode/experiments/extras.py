@@ -60,7 +60,10 @@ def _defaults_of(start: dict[str, Any], values: Mapping[str, Any]) -> dict[str, 
     try:
         return Experiment.from_dict(start).to_dict()
     except EpisodeError:
-        for section, keys in (("schedule", ("eta", "gamma")), ("budget", ("rounds", "local_steps"))):
+        for section, keys in (
+            ("schedule", ("eta", "gamma")),
+            ("budget", ("rounds", "local_steps")),
+        ):
             start[section] = {k: values[section][k] for k in keys}
         return Experiment.from_dict(start).to_dict()
 
