@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from episode import EpisodeError
 from episode.models.birnn import PairClassifier
 from episode.models.lstm import TextClassifier
 from episode.models.resnet import ResNet
@@ -41,9 +40,11 @@ def test_resnets_give_one_score_per_class(name: str, large: bool, size: int, nor
     assert bool(list(model.buffers())) == (norm == "batch")
 
 
-def test_groups_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(EpisodeError, match="cannot cut 40 channels into 32 groups"):
-        ResNet("resnet18", 2, norm="group", width=40)
+@pytest.mark.parametrize(("width", "groups"), [(8, [1, 1, 2, 4]), (40, [2, 5, 10, 20])])
+def test_groups_divide_the_channels_and_have_sixteen_or_more(width: int, groups: list[int]) -> None:
+    model = ResNet("resnet18", 2, norm="group", width=width)
+    norms = [m for m in model.modules() if isinstance(m, nn.GroupNorm)]
+    assert sorted({n.num_groups for n in norms}) == sorted(set(groups))
 
 
 def ragged(count: int, longest: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,11 +8,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from episode.errors import EpisodeError
-
 Norm = Literal["batch", "group"]
-GROUPS = 32
-"""Groups of GroupNorm (Wu and He 2018), or fewer where there are fewer channels."""
+MOST_GROUPS, GROUP_CHANNELS = 32, 16
+"""Of GroupNorm (Wu and He 2018): at most so many groups, of at least so many channels each. With one
+channel a group narrow networks train badly (docs/results.md)."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +126,8 @@ def _norm(kind: Norm) -> MakeNorm:
         return nn.BatchNorm2d
 
     def group(channels: int) -> nn.Module:
-        groups = min(GROUPS, channels)
-        if channels % groups:
-            raise EpisodeError(
-                f"GroupNorm cannot cut {channels} channels into {groups} groups: use a width that "
-                f"divides by {GROUPS}, or one below it."
-            )
+        most = min(MOST_GROUPS, max(1, channels // GROUP_CHANNELS))
+        groups = next(g for g in range(most, 0, -1) if channels % g == 0)
         return nn.GroupNorm(groups, channels)
 
     return group
