@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 Norm = Literal["batch", "group"]
 MOST_GROUPS, GROUP_CHANNELS = 32, 16
-"""Of GroupNorm (Wu and He 2018): at most so many groups, of at least so many channels each. With one
-channel a group narrow networks train badly (docs/results.md)."""
+"""Of GroupNorm (Wu and He 2018): at most so many groups, of at least so many channels each. One
+channel a group makes narrow networks train badly (docs/results.md)."""
 
 
 @dataclass(frozen=True)
