@@ -37,7 +37,7 @@ def ranks(
     size: int,
     command: Sequence[str],
     *,
-    timeout: float = 120,
+    timeout: float = 240,
     each: Mapping[int, Sequence[str]] | None = None,
     missing: Sequence[int] = (),
     **variables: str,
@@ -66,7 +66,7 @@ def torchrun(
     command: Sequence[str],
     *,
     restarts: int = 0,
-    timeout: float = 120,
+    timeout: float = 240,
     **variables: str,
 ) -> Ended:
     """A Python program under torchrun; the output is that of all ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -49,6 +50,13 @@ def test_an_app_holds_its_experiment(tmp_path: Path) -> None:
         module, name = part.split(":")
         path = tmp_path / "app" / (module.replace(".", "/") + ".py")
         assert f"{name} = " in path.read_text()
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold_clipped", "naive_parallel_clip", "episode"])
+def test_an_app_has_a_name_that_flower_takes(algorithm: str, tmp_path: Path) -> None:
+    write_app(tmp_path / "app", read_experiment(None, [*SETTINGS[:3], f"algorithm={algorithm}"]))
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["project"]
+    assert re.fullmatch("[A-Za-z][A-Za-z0-9-]{0,31}", project["name"])
 
 
 def test_an_app_is_not_written_over_anything(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_a_killed_serverapp_a_stopped_run_and_a_killed_superlink_change_nothing(
 def test_a_run_that_fails_is_not_hidden(tmp_path: Path) -> None:
     with Deployment(tmp_path / "d") as deployment:
         deployment.start_site(0)
-        app = write(tmp_path / "app", "engine.timeout_seconds=15")
+        app = write(tmp_path / "app", "engine.timeout_seconds=40")
         command = [sys.executable, "-m", "episode", "flower", "run", str(app), NAME]
         done = subprocess.run(
             command,
@@ -242,5 +242,5 @@ def test_a_run_that_fails_is_not_hidden(tmp_path: Path) -> None:
         )
         assert done.returncode == 1
         assert "Error: Run" in done.stderr
-        assert "3 sites are needed, but 1 came within 15 s (missing: site 1, site 2)" in done.stderr
+        assert "3 sites are needed, but 1 came within 40 s (missing: site 1, site 2)" in done.stderr
         assert "Traceback" not in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from episode.errors import EpisodeError
@@ -11,6 +12,8 @@ from episode.experiments.flower_runs import run_config
 from episode.version import __version__
 
 PACKAGE = "episode_app"
+LONGEST_NAME = 32
+"""Of an app, for Flower."""
 
 
 def write_app(folder: Path, experiment: Experiment) -> list[Path]:
@@ -22,7 +25,7 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
     )
     build = experiment.task.build(experiment.seed, experiment.engine.device)
     experiment.plan().check(build.num_clients)
-    name = f"episode-{experiment.task_name}-{experiment.algorithm.label}".replace("_", "-")
+    name = _name(experiment)
     settings = run_config(experiment)
     config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
     texts = {
@@ -45,6 +48,12 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
     except OSError as error:
         raise EpisodeError(f"{folder} cannot be written: {error.strerror}.") from None
     return files
+
+
+def _name(experiment: Experiment) -> str:
+    """Letters, digits and hyphens, and not more of them than Flower takes."""
+    words = f"episode-{experiment.task_name}-{experiment.algorithm.label}"
+    return re.sub(r"[^A-Za-z0-9]+", "-", words)[:LONGEST_NAME].strip("-")
 
 
 _PROJECT = """\
