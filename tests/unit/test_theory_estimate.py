@@ -340,16 +340,23 @@ def test_a_step_size_that_only_clipping_makes_possible_is_named_with_it() -> Non
     assert (r.chosen.local_steps, r.beyond) == (32, None)
 
 
+def test_clipping_is_not_needed_where_any_plain_step_size_does_as_well() -> None:
+    """By itself the smaller η is good enough for plain steps, but clipped ones come further."""
+    plain = {0.25: 0.5, 0.5: 0.8, 1.0: 0.9}
+    clipped = {0.25: 0.5, 0.5: 0.85, 1.0: 1.0, 2.0: 0.5}
+
+    def ends(name: str, eta: float, local_steps: int) -> float:
+        return 2.0 - (clipped if name == "episode_guarded" else plain).get(eta, -1.0)
+
+    r = Script(ends).rehearse()
+    assert not r.clipping
+    assert (r.clipped.eta, r.chosen.algorithm, r.chosen.eta) == (1.0, "episode_unclipped", 1.0)
+
+
 def test_of_step_sizes_that_are_as_good_the_smallest_is_taken() -> None:
     r = Script(lambda name, eta, local_steps: 3.0 if eta > 4 else 1.0 - 0.02 * eta).rehearse()
     assert not r.clipping
-    assert (r.chosen.algorithm, r.chosen.eta) == ("episode_unclipped", 0.5)
-
-
-def test_plain_steps_are_not_longer_than_the_paths() -> None:
-    r = Script(lambda name, eta, local_steps: 2.0 - min(eta, 4.0) / 4).rehearse()
-    assert (r.plain.eta, r.clipped.eta) == (1.0, 4.0)
-    assert r.clipping
+    assert (r.chosen.algorithm, r.chosen.eta) == ("episode_unclipped", 1.0)
 
 
 @pytest.mark.parametrize("knee", [1, 2, 4, 8, 16, 32])

@@ -175,13 +175,11 @@ class Stage:
             )
         return self.played[key]
 
-    def best_eta(
-        self, algorithm: str, first: float, local_steps: int, most: float = math.inf
-    ) -> Trial:
+    def best_eta(self, algorithm: str, first: float, local_steps: int) -> Trial:
         """Doubles η from the first while f ends lower, or halves it, where doubling was worse.
 
         Of those that equal the best, the smallest η: the best is often the last before the edge,
-        where a longer run, or another client's data, falls off. None above `most` is taken.
+        where a longer run, or another client's data, falls off.
         """
         found = [self.play(algorithm, first, local_steps)]
         for factor in (2.0, 0.5):
@@ -192,11 +190,10 @@ class Stage:
                     best = found[-1]
                 elif factor > 1 or best.descends:
                     break
-            if first < best.eta <= most:
+            if best.eta > first:
                 break
-        allowed = [t for t in found if t.eta <= most]
-        lowest = min(allowed, key=lambda t: t.after)
-        return min([t for t in allowed if t.equals(lowest)] or allowed, key=lambda t: t.eta)
+        lowest = min(found, key=lambda t: t.after)
+        return min([t for t in found if t.equals(lowest)] or found, key=lambda t: t.eta)
 
     def most_local_steps(self, first: Trial, most: int) -> tuple[Trial, Trial | None]:
         """Doubles I while that saves rounds; or halves it, where it did not even at first.
@@ -246,17 +243,15 @@ class Stage:
 
 
 def rehearse(stage: Stage, eta: float, most: int) -> Rehearsal:
-    """Looks for η with and without clipping, then for I, then leaves the corrections out.
-
-    `eta` is the median step that a line search along the path accepted. Plain steps may not be
-    longer: every other step of the path would have been, and a short run does not get as far as
-    the path, to where it is sharper.
-    """
+    """Looks for η with and without clipping, then for I, then leaves the corrections out."""
     first = min(FIRST_LOCAL_STEPS, most, stage.iterations)
-    plain = stage.best_eta(PLAIN, eta, first, most=eta)
+    plain = stage.best_eta(PLAIN, eta, first)
     clipped = stage.best_eta(CLIPPED, eta, first)
     there = stage.play(PLAIN, clipped.eta, first)
-    needed = clipped.descends and not plain.equals(clipped)
+    at_first = [t for t in stage.played.values() if t.local_steps == first]
+    as_good = [t for t in at_first if t.algorithm == PLAIN and t.equals(clipped)]
+    plain = min(as_good, key=lambda t: t.eta, default=plain)
+    needed = clipped.descends and not as_good
     chosen, beyond = stage.most_local_steps(clipped if needed else plain, most)
     uncorrected = stage.play(UNCORRECTED[chosen.algorithm], chosen.eta, chosen.local_steps)
     remembered = stage.play(REMEMBERED[chosen.algorithm], chosen.eta, chosen.local_steps)
