@@ -35,7 +35,7 @@ test: .venv/.all  ## All tests but the longest (about six minutes)
 test-quick: .venv/.all  ## Tests of about a minute
 	$(BIN)/pytest -n 2 -m "not slow and not long"
 
-test-all: test  ## All tests, with faults and deployments (about fifteen minutes)
+test-all: test  ## All tests, with faults and deployments (about twenty-five minutes)
 	$(BIN)/pytest -n 2 -m long
 
 verify: .venv/.all  ## Prove the maths: every check, its figure, its bound
