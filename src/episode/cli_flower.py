@@ -55,6 +55,8 @@ def run(
     from episode.engines.flower_simulation import require_flower
 
     require_flower()
+    if not (folder / "pyproject.toml").is_file():
+        raise EpisodeError(f"{folder} is no Flower app: write one with episode flower app {folder}")
     options = [part for change in changes or [] for part in ("-c", change)]
     started = _flwr("run", str(folder), superlink, *options)
     number = str(started.get("run-id", ""))

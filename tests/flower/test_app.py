@@ -99,3 +99,10 @@ def test_a_failed_runs_last_words_are_its_whole_error(
     done = subprocess.CompletedProcess([], 0, stdout=log, stderr="")
     monkeypatch.setattr(cli_flower.subprocess, "run", lambda *_, **__: done)
     assert cli_flower._last_words("7", "mine").startswith(words)
+
+
+def test_a_folder_that_is_no_app_is_a_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "episode", "flower", "run", str(tmp_path / "none"), "here"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "none is no Flower app: write one with episode flower app" in done.stderr
