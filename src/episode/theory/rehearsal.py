@@ -87,7 +87,7 @@ class Rehearsal:
     iterations: int
     trials: tuple[Trial, ...]
     plain: Trial
-    """Plain, corrected steps at the η chosen for them."""
+    """Plain, corrected steps: at the smallest η that equals the clipped ones, else at their own."""
     clipped: Trial
     """The same with clipping, at an η chosen in the same way."""
     plain_there: Trial
@@ -103,7 +103,7 @@ class Rehearsal:
 
     @property
     def clipping(self) -> bool:
-        """Whether clipped steps, at their η, come further than plain ones at theirs."""
+        """Whether clipped steps, at their η, come further than plain ones at any η tried."""
         return self.clipped.descends and not self.plain.equals(self.clipped)
 
     @property
