@@ -109,9 +109,18 @@ class Deployment:
             time.sleep(0.2)
 
     def start_site(
-        self, number: int, key: Path | None = None, root: Path | None = None, tries: int = 0
+        self,
+        number: int,
+        key: Path | None = None,
+        root: Path | None = None,
+        tries: int = 0,
+        partition: int | None = None,
     ) -> None:
-        """A SuperNode; with node authentication, of a key that was registered before."""
+        """A SuperNode; with node authentication, of a key that was registered before.
+
+        Its partition id is its number, unless that of another is given.
+        """
+        partition = number if partition is None else partition
         safety = ["--insecure"]
         if self.secure:
             safety = ["--root-certificates", str(root or self.authority)]
@@ -120,7 +129,7 @@ class Deployment:
         command = ["flower-supernode", *safety, "--superlink", f"127.0.0.1:{self.port}"]
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--max-retries", str(tries)] if tries else []
-        command += ["--node-config", f"partition-id={number} num-partitions={self.sites}"]
+        command += ["--node-config", f"partition-id={partition} num-partitions={self.sites}"]
         self.nodes[number] = self._start(command, f"site-{number}.log", self._mark_of(number))
 
     def kill_site(self, number: int) -> None:

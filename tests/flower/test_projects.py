@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -10,45 +9,12 @@ from types import ModuleType
 import pytest
 import torch
 from deployment import Deployment
+from readme_project import PROJECT, ROOT, apply, changed, diff_of
 from torch import Tensor
 
 import episode
 
-ROOT = Path(__file__).parents[2]
-PROJECT = Path(__file__).parent / "fedavg_project"
 SITES, BATCH = 3, 16
-
-
-def diff_of(page: str) -> list[str]:
-    """The lines of the first diff on a page that speaks of our strategy."""
-    blocks = (ROOT / page).read_text().split("```diff\n")[1:]
-    lines = [block.split("```")[0].splitlines() for block in blocks]
-    return next(block for block in lines if any("EpisodeStrategy" in line for line in block))
-
-
-def apply(diff: list[str], text: str) -> str:
-    """The text after the diff; each line of it must be there exactly once, in this order."""
-    lines, at = text.splitlines(), 0
-    for line in filter(str.strip, diff):
-        if line.startswith("+"):
-            lines.insert(at, line[1:])
-        else:
-            assert lines.count(line[1:]) == 1, line
-            assert lines.index(line[1:]) >= at, line
-            at = lines.index(line[1:])
-            if line.startswith("-"):
-                del lines[at]
-                continue
-        at += 1
-    return "\n".join(lines) + "\n"
-
-
-def changed(folder: Path) -> Path:
-    """The plain project, after the README's diff and nothing else."""
-    shutil.copytree(PROJECT, folder)
-    app = folder / "app.py"
-    app.write_text(apply(diff_of("README.md"), app.read_text()))
-    return folder
 
 
 def load(app: Path) -> ModuleType:

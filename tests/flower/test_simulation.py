@@ -23,14 +23,14 @@ RUN = [
 ]  # fmt: skip
 
 
-def run(*command: str, code: int = 0) -> str:
+def run(*command: str, code: int = 0, seconds: float = 240) -> str:
     path = f"{PROGRAM.parents[1]}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     done = subprocess.run(
         [sys.executable, *command],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=seconds,
         check=False,
     )
     assert done.returncode == code, done.stderr[-4000:]
@@ -43,6 +43,14 @@ def test_every_algorithm_gives_the_numbers_of_the_simulation_bit_for_bit() -> No
     output = run(str(PROGRAM))
     for name in ALGORITHMS:
         assert f"{name} differs by 0.0\n" in output
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_engine_is_sound_on_flowers_simulation() -> None:
+    output = run(str(PROGRAM.with_name("sound_engine.py")), seconds=800)
+    assert "with cohorts of 2 of 6 follows" in output
+    assert "a weighted mean is right" in output
 
 
 @pytest.mark.long

@@ -65,7 +65,9 @@ class Batches:
         self._collate = collate
         self._seed = seed
         self._client = client
+        # Asked once: a check against a protocol takes longer than drawing a small batch.
         self._gathers = dataset if isinstance(dataset, Gathers) else None
+        self._prefetches = dataset if isinstance(dataset, Prefetches) else None
         numbered = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
         if not numbered and not self._gathers:
             raise EpisodeError(
@@ -86,8 +88,8 @@ class Batches:
         chosen = self._chosen(stream, index)
         if self._tensors:
             return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
-        if isinstance(self._gathers, Prefetches):
-            return self._draw_ahead(self._gathers, stream, index)
+        if self._prefetches is not None:
+            return self._draw_ahead(self._prefetches, stream, index)
         if self._gathers is not None:
             return self._gathers.gather(chosen, (self._seed, self._client, stream, index))
         return self._collate([self._dataset[i] for i in chosen.tolist()])  # type: ignore[index]

@@ -1,0 +1,90 @@
+"""`check_engine` on Flower's own simulation: every message goes through Ray to a ClientApp.
+
+The checks play many small tasks. Each is left in a file under a number, which takes the place of
+the run's seed: that is how a site, in another process, knows what it is to play.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from episode.engines.flower_simulation import require_flower, simulate
+
+require_flower()
+
+from flwr.app import Context  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+from flwr.serverapp import Grid  # noqa: E402
+
+from episode import Algorithm  # noqa: E402
+from episode.engines.flower_client import Site, add_actions  # noqa: E402
+from episode.engines.flower_server import FlowerEngine  # noqa: E402
+from episode.engines.flower_sites import Patience, Sites  # noqa: E402
+from episode.federation.protocols import Task  # noqa: E402
+from episode.testing import check_engine  # noqa: E402
+from episode.testing.problems import Problem  # noqa: E402
+
+FOLDER = "EPISODE_TEST_TASKS"
+MOST = 6
+"""Clients of the largest task of the checks."""
+PATIENCE = Patience(deadline=120, start_seconds=120)
+
+
+class First:
+    """A grid of which only some nodes are seen."""
+
+    def __init__(self, grid: Grid, nodes: list[int]) -> None:
+        self._grid, self._nodes = grid, nodes
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._nodes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+
+def task_file(number: int) -> Path:
+    return Path(os.environ[FOLDER]) / f"{number}.task"
+
+
+def site(context: Context, client: int, number: int) -> Site:
+    return Site(pickle.loads(task_file(number).read_bytes()), client)  # a file that we wrote
+
+
+def check(grid: Grid) -> list[str]:
+    numbers = iter(range(10**6))
+
+    def meet(task: Task, nodes: list[int] | None = None) -> Sites:
+        number = next(numbers)
+        task_file(number).write_bytes(pickle.dumps(task))
+        seen: Any = grid if nodes is None else First(grid, nodes)
+        sites = Sites(seen, PATIENCE, number)
+        sites.meet(task.num_clients)
+        return sites
+
+    known = meet(Problem.heterogeneous(MOST).task()).known
+
+    def make_engine(task: Task, algorithm: Algorithm) -> FlowerEngine:
+        nodes = [known[client].node for client in range(task.num_clients)]
+        return FlowerEngine(meet(task, nodes), algorithm)
+
+    return [str(done) for done in check_engine(make_engine)]
+
+
+def main() -> None:
+    client = ClientApp()
+    add_actions(client, site, threads=1)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[FOLDER] = folder
+        for line in simulate(client, check, MOST, workers=2):
+            sys.stdout.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()
