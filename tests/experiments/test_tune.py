@@ -22,7 +22,7 @@ from episode.experiments.search import (
     paper_protocol,
     parse_space,
 )  # fmt: skip
-from episode.experiments.study import Study
+from episode.experiments.study import Study, suggest
 from episode.experiments.tune import Trial, Tuner
 
 VALUES: dict[str, Any] = {"task": {"name": "synthetic"}, "budget": {"rounds": 4, "local_steps": 2}}
@@ -190,12 +190,76 @@ def test_a_hyperband_study_that_was_stopped_ends_as_if_it_had_not_been(tmp_path:
     assert again == [], "a trial that was pruned stays so"
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
+@pytest.mark.parametrize("sampler", ["grid", "tpe"])
+@pytest.mark.parametrize("suggestions", range(5, 9))
+def test_a_study_killed_while_it_chooses_a_point_misses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str, suggestions: int
+) -> None:
+    """A trial is there before its point is: two searched values are two more writes."""
+    values = "0.01,0.02,0.03" if sampler == "grid" else "0.001..0.1"
+    space = parse_space([f"schedule.eta={values}", "threshold=1,5"], "synthetic")
+    wanted = None if sampler == "grid" else 6
+    whole = Study(tmp_path / "whole", VALUES, space, sampler, "none", trials=wanted)
+    expected = [(t.point, t.value) for t in Tuner(whole).run()]
+    count = iter(range(100))
+
+    def dying(trial: Any, name: str, values: Any) -> None:
+        if next(count) == suggestions:
+            raise SystemExit
+        suggest(trial, name, values)
+
+    study = replace(whole, folder=tmp_path / "killed")
+    with monkeypatch.context() as patch:
+        patch.setattr("episode.experiments.tune.suggest", dying)
+        with pytest.raises(SystemExit):
+            Tuner(study).run()
+    assert [(t.point, t.value) for t in Tuner(study).run()] == expected
+
+
+HYPERBAND_SEARCH = [
+    "--search", "schedule.eta=0.000001,0.000002,0.000003,0.000004,0.005,0.01", "--search",
+    "threshold=5", "--pruner", "hyperband", "--set", "task=synthetic", "--set",
+    "algorithm=episode", "--set", "budget.rounds=27", "--set", "record.evaluate_every=3",
+]  # fmt: skip
+
+
+@pytest.mark.long
+def test_a_hyperband_study_killed_again_and_again_ends_as_if_it_had_not_been(
+    tmp_path: Path,
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    out, err = start(whole, *HYPERBAND_SEARCH).communicate(timeout=240)
+    expected = json.loads(out.replace(str(whole), ""))
+    (trials,) = expected.values()
+    assert {t["status"] for t in trials} == {"complete", "pruned"}
+    for rounds in (3, 20, 41, 60):
+        process = start(killed, *HYPERBAND_SEARCH)
+        deadline = time.monotonic() + 120
+        while process.poll() is None and rounds_of(killed) < rounds:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    out, err = start(killed, *HYPERBAND_SEARCH).communicate(timeout=240)
+    assert json.loads(out.replace(str(killed), "")) == expected, err
+    assert (killed / "best.toml").read_text() == (whole / "best.toml").read_text()
+
+
+def rounds_of(folder: Path) -> int:
+    return sum(f.read_bytes().count(b"\n") for f in folder.glob("runs/*/rounds.jsonl"))
+
+
+GRID_SEARCH = [
+    "--search", "schedule.eta=0.3,1.0", "--search", "schedule.gamma=0.03,0.1",
+    "--set", "budget.rounds=20",
+]  # fmt: skip
+
+
+def start(folder: Path, *more: str) -> subprocess.Popen[str]:
     command = [
         sys.executable, "-m", "episode", "tune", "--folder", str(folder), "--json",
-        "--search", "schedule.eta=0.3,1.0", "--search", "schedule.gamma=0.03,0.1",
-        "--set", "budget.rounds=20", "--set", "budget.local_steps=2",
-        "--set", "record.checkpoint_seconds=0", "--set", "engine.workers=1",
+        "--set", "budget.local_steps=2", "--set", "record.checkpoint_seconds=0",
+        "--set", "engine.workers=1", *(more or GRID_SEARCH),
     ]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -78,29 +78,48 @@ class Tuner:
         """A trial nobody works on: one that was left, or a new one; None if all are there."""
         optuna = optuna_package()
         state = optuna.trial.TrialState
+        counted = (state.COMPLETE, state.PRUNED, state.RUNNING)
         with _locked(self.study.folder / LOCKS / "study"):
             for frozen in opened.get_trials(deepcopy=False, states=(state.RUNNING,)):
                 lock = _try_lock(self._lock_of(frozen.number))
                 if lock is None:
                     continue
-                if frozen.params.keys() == self.study.space.keys():
-                    return optuna.trial.Trial(opened, frozen._trial_id), lock
-                opened.tell(frozen.number, state=state.FAIL)  # killed before it was a point
+                if self._can_be_completed(frozen):
+                    there = opened.get_trials(deepcopy=False, states=counted)
+                    before = sum(t.number < frozen.number for t in there)
+                    opened.sampler = sampler_of(self.study, before)
+                    trial = optuna.trial.Trial(opened, frozen._trial_id)
+                    return self._choose(opened, trial, lock)
+                opened.tell(frozen.number, state=state.FAIL)  # its point is drawn again, below
                 lock.close()
-            done = opened.get_trials(
-                deepcopy=False, states=(state.COMPLETE, state.PRUNED, state.RUNNING)
-            )
+            done = opened.get_trials(deepcopy=False, states=counted)
             if len(done) >= self.study.wanted:
                 return None
             opened.sampler = sampler_of(self.study, len(done))
             trial = opened.ask()
             lock = _try_lock(self._lock_of(trial.number))
             assert lock is not None
+            return self._choose(opened, trial, lock)
+
+    def _choose(self, opened: Any, trial: Any, lock: IO[str]) -> tuple[Any, IO[str]]:
+        """Gives the trial a value for all that is searched; what it has, it keeps."""
+        try:
             for name, values in self.study.space.items():
                 suggest(trial, name, values)
-            # Told of the last point, a grid sampler would stop a loop of Optuna's; there is none.
-            opened.sampler = optuna.samplers.RandomSampler(seed=0)
-            return trial, lock
+        except BaseException:
+            lock.close()
+            raise
+        # Told of the last point, a grid sampler would stop a loop of Optuna's; there is none.
+        opened.sampler = optuna_package().samplers.RandomSampler(seed=0)
+        return trial, lock
+
+    def _can_be_completed(self, frozen: Any) -> bool:
+        """Whether the rest of a point comes out as it would have, had nobody been killed over it.
+
+        A grid's point is known by its number. A sampler that draws must begin at the beginning.
+        """
+        missing = self.study.space.keys() - frozen.params.keys()
+        return self.study.sampler == "grid" or not missing or not frozen.params
 
     def _play(self, opened: Any, trial: Any) -> None:
         study = self.study
