@@ -64,7 +64,7 @@ TABLES = {
         tuned_at=(20, 4), pairs=[(eta, gamma) for eta in GRID for gamma in GRID], iterations=240,
     ),
     "cifar10": Table(
-        [(s, 8) for s in (50, 70)], tuned_at=(70, 8), iterations=80,
+        [(s, 8) for s in (50, 70)], tuned_at=(70, 8), iterations=400,
         pairs=[(0.1, 0.1), (0.3, 0.1), (0.3, 0.3), (1.0, 0.5)],  # the scripts', two, the paper's
         task={"model": "resnet8", "width": 8, "norm": "batch", "batch_size": 16},
     ),

@@ -57,6 +57,10 @@ def test_spaces_are_lists_and_ranges() -> None:
     assert space["schedule.eta"] == Range(0.01, 1.0)
     assert space["budget.local_steps"] == Range(2, 8, whole=True)
     assert space["seed"] == [1, 2]
+    with pytest.raises(EpisodeError, match="did you mean 'threshold'"):
+        parse_space(["threshhold=1,5"], "x")
+    with pytest.raises(EpisodeError, match="--search 'seed' is not of the form"):
+        parse_space(["seed"], "x")
     with pytest.raises(EpisodeError, match="empty"):
         parse_space(["schedule.eta=1..0.1"], "x")
 

@@ -56,11 +56,11 @@ def at_point(values: Mapping[str, Any], point: Mapping[str, Any]) -> Experiment:
     return experiment
 
 
-def parse_axis(text: str) -> tuple[str, list[Any]]:
-    """`key=a,b,c`, or `key=0..4` for the whole numbers from 0 to 4."""
+def parse_axis(text: str, option: str = "--over") -> tuple[str, list[Any]]:
+    """`key=a,b,c`, or `key=0..4` for the whole numbers from 0 to 4; `option` is who asks."""
     key, equals, listed = text.partition("=")
     if not equals or not key.strip() or not listed.strip():
-        raise EpisodeError(f"--over {text!r} is not of the form section.key=value,value,….")
+        raise EpisodeError(f"{option} {text!r} is not of the form section.key=value,value,….")
     if span := re.fullmatch(r"\s*(-?\d+)\.\.(-?\d+)\s*", listed):
         low, high = map(int, span.groups())
         values: list[Any] = list(range(low, high + 1))

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
-from episode.errors import EpisodeError
+from episode.errors import EpisodeError, unknown
 from episode.experiments.config import Experiment
 from episode.experiments.grid import at_point, parse_axis
 
@@ -48,10 +49,12 @@ def parse_space(given: Sequence[str], task: str) -> Space:
         key, _, listed = text.partition("=")
         span = re.fullmatch(r"\s*([-+.\deE]+?)\.\.([-+.\deE]+)\s*", listed)
         if span is None:
-            key, values = parse_axis(text)
+            key, values = parse_axis(text, "--search")
             space[key] = values
         else:
             space[key.strip()] = _range(text, *span.groups())
+        if key.strip() != THRESHOLD and get_close_matches(key.strip(), [THRESHOLD], cutoff=0.8):
+            raise unknown("setting", key.strip(), [THRESHOLD])
     return space
 
 
