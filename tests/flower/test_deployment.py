@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -173,7 +174,9 @@ def test_sites_killed_in_each_phase_and_one_that_never_answers(tmp_path: Path) -
         assert [r["cohort"] for r in rounds] == [[0, 1], [0]]
         assert "in the probe phase" in rounds[0]["missing"]["3"]
         assert "in the local phase" in rounds[0]["missing"]["2"]
-        assert "did not reply within" in rounds[1]["missing"]["1"]
+        # Whoever notices first: our deadline, or Flower, which misses its heartbeat after a minute.
+        silent = r"(did not reply within|failed to report a heartbeat).* in the local phase"
+        assert re.search(silent, rounds[1]["missing"]["1"])
         gone = Without(((0, 3), (0, 2), (1, 3), (1, 2), (1, 1)))
         same(run, expected(*more, cohorts=gone))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,7 +35,7 @@ class Texts:
     """Labelled texts, one or more per example (SNLI has two), or a selection of them."""
 
     def __init__(self, columns: Sequence[Sequences], labels: Tensor) -> None:
-        self._tokens = [column.tokens for column in columns]
+        self._tokens = [column.tokens.numpy() for column in columns]
         starts = [column.offsets[:-1] for column in columns]
         lengths = [column.offsets.diff() for column in columns]
         # A row per example, so that all that a batch must know is found by one look-up.
@@ -68,11 +69,11 @@ class Texts:
     def gather(self, indices: Tensor, key: Sequence[Key] = ()) -> TextBatch:
         """The batch of these texts, padded to the longest of them with each one's last word."""
         rows = indices if self._rows is None else self._rows[indices]
-        columns = len(self._tokens)
-        index = self._index[rows]
-        starts, lengths = index[:, :-1].t().reshape(2, -1)
-        time = torch.arange(int(lengths.max()))
-        positions = starts[:, None] + torch.minimum(time, lengths[:, None] - 1)
-        parts = zip(self._tokens, positions.chunk(columns), strict=True)
-        tokens = torch.cat([column[inside] for column, inside in parts])
-        return TextBatch(tokens, lengths, index[:, -1])
+        # In numpy: so many small operations take torch two and a half times as long.
+        index = self._index.numpy()[rows.numpy()]
+        starts, lengths = np.ascontiguousarray(index[:, :-1].T).reshape(2, -1)
+        positions = starts[:, None] + np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
+        parts = zip(self._tokens, np.split(positions, len(self._tokens)), strict=True)
+        tokens = np.concatenate([column[inside] for column, inside in parts])
+        labels = np.ascontiguousarray(index[:, -1])
+        return TextBatch(*map(torch.from_numpy, (tokens, lengths, labels)))

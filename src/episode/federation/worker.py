@@ -43,6 +43,7 @@ class Worker:
         self.objective = objective
         self.algorithm = algorithm
         self._shift = torch.empty_like(objective.x)
+        self._shift_blocks = self._cut(self._shift)
 
     def probe(
         self,
@@ -147,7 +148,7 @@ class Worker:
             self._shift.copy_(G)
         else:
             torch.sub(G, local, out=self._shift)
-        return self._cut(self._shift)
+        return self._shift_blocks
 
     def _velocity(self, state: ClientState) -> Vector | None:
         if not self.algorithm.descent.momentum:

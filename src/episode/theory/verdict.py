@@ -13,7 +13,14 @@ from episode.theory.constants import Smoothing
 from episode.theory.estimate import Estimates
 from episode.theory.measure import Point
 from episode.theory.plan import threshold_of
-from episode.theory.rehearsal import CLIPPED, PLAIN, REMEMBERED, UNCORRECTED, Rehearsal
+from episode.theory.rehearsal import (
+    CLIPPED,
+    ENOUGH,
+    PLAIN,
+    REMEMBERED,
+    UNCORRECTED,
+    Rehearsal,
+)
 
 HEALTHY = 0.95
 """γ/η is at most what this share of the corrected steps on the path stay below, so that clipping
@@ -151,15 +158,14 @@ def _clipping(r: Rehearsal, curvature: str) -> Finding:
         answer = f"yes at η = {c.eta:.2g}"
         because = (
             f"{runs}, clipped steps came to {c.after:.3g} at that η, plain ones to "
-            f"{there.after:.3g}; at the η chosen for them, {p.eta:.2g}, plain ones came to "
-            f"{p.after:.3g}"
+            f"{there.after:.3g}; {_at_best('clipped', CLIPPED, r)}, {_at_best('plain', PLAIN, r)}"
         )
         answer += f", not at η ≤ {p.eta:.2g}" if p.descends else ", and at all η that were tried"
     else:
         answer = f"not at η = {p.eta:.2g}"
         because = (
             f"{runs}, plain steps came to {p.after:.3g} at that η, clipped ones to {c.after:.3g} "
-            f"at theirs, {c.eta:.2g}, after up to {c.worst:.3g} in its last quarter"
+            f"at theirs, {c.eta:.2g}; {_at_best('clipped', CLIPPED, r)}"
         )
         if r.edge:
             plain, clipped = r.edge
@@ -169,6 +175,15 @@ def _clipping(r: Rehearsal, curvature: str) -> Finding:
                 f"{clipped.after:.3g}"
             )
     return Finding("Is clipping needed?", answer, f"{because}; {curvature}")
+
+
+def _at_best(steps: str, algorithm: str, r: Rehearsal) -> str:
+    """How far such steps came at the best η tried, at the first I."""
+    tried = [
+        t for t in r.trials if (t.algorithm, t.local_steps) == (algorithm, r.plain.local_steps)
+    ]
+    best = min(tried, key=lambda t: t.after)
+    return f"at best {steps} ones came to {best.after:.3g} (η = {best.eta:.2g})"
 
 
 def _correction(r: Rehearsal, points: Sequence[Point], e: Estimates) -> Finding:
@@ -258,7 +273,8 @@ def _limits(e: Estimates, r: Rehearsal) -> tuple[str, ...]:
         "All is about how far f comes down on the training data; what that does to a test score "
         "was not looked at.",
         "Two short runs are taken for equal where one ends no higher than the other was at some "
-        "time in its last quarter; then the simpler way is named.",
+        "time in its last quarter; then the simpler way is named. Plain steps are also named where "
+        f"they come {ENOUGH:.0%} as far down as clipped ones, in at most twice the time.",
         "η, γ/η and I are where to start tuning, not where it ends.",
     )
 
