@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.functional import cross_entropy
 
+import episode
+from episode.data.partition import by_similarity
 from episode.experiments.config import Experiment
 from episode.experiments.run import execute, job_of
 from episode.theory.diagnose import diagnose_task
@@ -67,3 +73,22 @@ def test_the_verdict_on_digits_agrees_with_what_the_algorithms_do() -> None:
 
     more = trained(verdict.algorithm, *at[:2], 4 * chosen.local_steps)
     assert more["train_loss"] > 2 * ours["train_loss"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_smooth_network_does_not_need_clipping(seed: int) -> None:
+    images, classes = load_digits(return_X_y=True)
+    inputs = torch.tensor(images / images.std(), dtype=torch.float32)
+    labels = torch.tensor(classes)
+    parts = by_similarity(labels, 8, 0, seed)
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
+
+    def loss(module: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return cross_entropy(module(batch[0]), batch[1])
+
+    clients = [(inputs[part], labels[part]) for part in parts]
+    found = episode.diagnose(model, clients, loss, batch_size=32, seed=seed)
+    assert not found.verdict.clipping
+    assert "Is clipping needed? not at η = " in str(found)
