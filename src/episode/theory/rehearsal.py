@@ -33,9 +33,6 @@ LOOKS = (0.5, 0.75, 0.875, 1.0)
 """After which shares of its rounds f is measured."""
 NEGLIGIBLE = 1e-6
 """A share of the way down that float32 hardly tells apart: both have arrived."""
-ENOUGH = 0.95
-"""The share of clipped steps' way down that is all but the whole: an f of 0.11 for 0.08, from 2.3,
-is a third more, and 99% of what there was to learn."""
 PLAIN, CLIPPED = "episode_unclipped", "episode_guarded"
 UNCORRECTED = {PLAIN: "fedavg", CLIPPED: "celgc"}
 REMEMBERED = {PLAIN: "scaffold", CLIPPED: "scaffold_clipped"}
@@ -71,15 +68,9 @@ class Trial:
         nothing = NEGLIGIBLE * max(other.before - other.after, 0.0)
         return self.descends and self.after <= other.worst + nothing
 
-    def spares(self, clipped: Trial) -> bool:
-        """Whether plain steps spare one these clipped ones.
-
-        They equal them; or they have come all but as far, and no later than in twice the time
-        (from a very steep start, a crawl comes far).
-        """
-        way = max(clipped.before - clipped.after, 0.0)
-        far = self.before - self.after >= ENOUGH * way and self.after <= clipped.half
-        return self.descends and (self.equals(clipped) or far)
+    def keeps_up(self, other: Trial) -> bool:
+        """Whether it ends as low as the other was half-way: twice the time is enough for it."""
+        return self.equals(other) or (self.descends and self.after <= other.half)
 
     def saves_rounds(self, fewer: Trial) -> bool:
         """Whether it ends as low as `fewer`, with half its local steps, was after half of its run.
@@ -116,7 +107,7 @@ class Rehearsal:
 
     @property
     def clipping(self) -> bool:
-        """Whether clipped steps, at some η, come further than plain ones at any that was tried."""
+        """Whether clipped steps, at some η, are more than twice as fast as plain ones at any."""
         return not _spare_clipping(self.plain, self.trials)
 
     @property
@@ -256,9 +247,9 @@ class Stage:
 
 
 def _spare_clipping(plain: Trial, trials: Sequence[Trial]) -> bool:
-    """Whether these plain steps do without clipping, whatever η clipped ones are given."""
+    """Whether these plain steps keep up with clipped ones, whatever the η of those."""
     rivals = (t for t in trials if (t.algorithm, t.local_steps) == (CLIPPED, plain.local_steps))
-    return all(plain.spares(t) for t in rivals if t.descends)
+    return all(plain.keeps_up(t) for t in rivals if t.descends)
 
 
 def rehearse(stage: Stage, eta: float, most: int) -> Rehearsal:

@@ -15,7 +15,6 @@ from episode.theory.measure import Point
 from episode.theory.plan import threshold_of
 from episode.theory.rehearsal import (
     CLIPPED,
-    ENOUGH,
     PLAIN,
     REMEMBERED,
     UNCORRECTED,
@@ -273,8 +272,8 @@ def _limits(e: Estimates, r: Rehearsal) -> tuple[str, ...]:
         "All is about how far f comes down on the training data; what that does to a test score "
         "was not looked at.",
         "Two short runs are taken for equal where one ends no higher than the other was at some "
-        "time in its last quarter; then the simpler way is named. Plain steps are also named where "
-        f"they come {ENOUGH:.0%} as far down as clipped ones, in at most twice the time.",
+        "time in its last quarter; then the simpler way is named. Clipping is called needed only "
+        "where plain steps end higher than clipped ones were half-way.",
         "η, γ/η and I are where to start tuning, not where it ends.",
     )
 
