@@ -105,7 +105,8 @@ class Deployment:
         self.superlink.wait(timeout=30)
         until = time.monotonic() + 60
         while left := self.processes().keys() - self.processes(f"{self.mark}-site-").keys():
-            assert time.monotonic() < until, left
+            commands = self.processes()
+            assert time.monotonic() < until, [commands.get(pid) for pid in left]
             time.sleep(0.2)
 
     def start_site(
