@@ -103,7 +103,7 @@ class Deployment:
         """SIGKILL; what it has started must end by itself."""
         self.superlink.kill()
         self.superlink.wait(timeout=30)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while left := self.processes().keys() - self.processes(f"{self.mark}-site-").keys():
             commands = self.processes()
             assert time.monotonic() < until, [commands.get(pid) for pid in left]

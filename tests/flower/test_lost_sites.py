@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from federation import Without, assert_same, grid, in_simulation, on_flower
+from federation import SETTINGS, Without, arrays, assert_same, grid, in_simulation, on_flower
 from flwr.app import Array, Error, Message
 from local_grid import Fault
 
 from episode import Algorithm
 from episode.errors import ClusterError
+from episode.flower import EpisodeStrategy
 from episode.results.store import read_json, read_rounds
 
 REMEMBERING = [
@@ -248,3 +250,23 @@ def test_a_site_whose_own_code_fails_is_heard() -> None:
 
     with pytest.raises(ClusterError, match="RuntimeError: the disk is gone"):
         on_flower("episode", grid=LocalGrid(app(loss=breaking), [0, 1, 2]), retries=0)
+
+
+def test_a_superlink_that_is_gone_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flower's own calls never give up."""
+    monkeypatch.setattr("episode.engines.flower_exchange.SUPERLINK_SECONDS", 1.0)
+    network, gone = grid(), threading.Event()
+    pull = network.pull_messages
+
+    def pull_for_ever(message_ids: Iterable[str]) -> Iterable[Message]:
+        if any(m.metadata.message_type == "train.local" for m in network.sent):
+            gone.wait(60)
+        return pull(message_ids)
+
+    monkeypatch.setattr(network, "pull_messages", pull_for_ever)
+    strategy = EpisodeStrategy(**SETTINGS, deadline=2.0)
+    with pytest.raises(ClusterError, match="The SuperLink did not answer within 2 s"):
+        strategy.start(grid=network, initial_arrays=arrays(), num_rounds=2)
+    gone.set()

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TypeVar
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from episode.engines.flower_wire import label_of
+from episode.errors import ClusterError
+
+T = TypeVar("T")
+SUPERLINK_SECONDS = 60.0
+"""How long the SuperLink may be out of reach; in a phase, as long as sites may be, if that is more
+(a large model takes its time on this way, too)."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +42,12 @@ def exchange(
     grid: Grid, contents: Mapping[int, RecordDict], kind: str, seconds: float, group: str
 ) -> dict[int, Outcome]:
     """One message to each node, and its reply, or what is wrong, from each of them."""
-    due = push(grid, contents, kind, seconds, group)
+    limit = max(seconds, SUPERLINK_SECONDS)
+    due = push(grid, contents, kind, seconds, group, limit)
     replies: dict[int, Outcome] = {}
     until, pause = time.monotonic() + seconds, 0.01
     while due and time.monotonic() < until:
-        replies |= pull(grid, due)
+        replies |= pull(grid, due, limit)
         if due:
             time.sleep(pause)
             pause = min(1.3 * pause, 0.25)
@@ -44,21 +55,65 @@ def exchange(
     return {node: replies.get(node, silent) for node in contents}
 
 
+def nodes_of(grid: Grid) -> set[int]:
+    """The nodes that are connected, as far as the SuperLink knows."""
+    return within(SUPERLINK_SECONDS, lambda: set(grid.get_node_ids()))
+
+
+def within(seconds: float, ask: Callable[[], T]) -> T:
+    """What a call to the SuperLink returns or raises; a ClusterError if that takes too long.
+
+    Flower tries for ever to reach a SuperLink that is gone. So the call has a thread of its own;
+    this one waits, and holds none of Flower's locks when a signal tells the process to end.
+    """
+    answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def call() -> None:
+        try:
+            answers.put((ask(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again below, by whoever asked
+            answers.put((None, error))
+
+    Thread(target=call, name="episode-superlink", daemon=True).start()
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            found, error = answers.get(timeout=0.5)  # a signal is seen between two waits
+        except Empty:
+            if time.monotonic() < until:
+                continue
+            raise ClusterError(f"The SuperLink did not answer within {seconds:.3g} s.") from None
+        if error is not None:
+            raise error
+        return found  # type: ignore[return-value]
+
+
 def push(
-    grid: Grid, contents: Mapping[int, RecordDict], kind: str, seconds: float, group: str
+    grid: Grid,
+    contents: Mapping[int, RecordDict],
+    kind: str,
+    seconds: float,
+    group: str,
+    limit: float = SUPERLINK_SECONDS,
 ) -> dict[str, int]:
     """Sends a message to each node; returns the nodes by their message's id."""
     due: dict[str, int] = {}
     for node, content in contents.items():
         message = Message(content, node, kind, ttl=seconds + 5.0, group_id=group)
-        due |= {i: node for i in grid.push_messages([message]) if i}
+        due |= {i: node for i in within(limit, partial(_sent, grid, message)) if i}
     return due
 
 
-def pull(grid: Grid, due: dict[str, int]) -> dict[int, Outcome]:
+def _sent(grid: Grid, message: Message) -> list[str]:
+    return list(grid.push_messages([message]))
+
+
+def pull(grid: Grid, due: dict[str, int], limit: float = SUPERLINK_SECONDS) -> dict[int, Outcome]:
     """The replies that have come, which are then no longer due."""
     replies: dict[int, Outcome] = {}
-    for reply in grid.pull_messages(list(due)) if due else ():
+    if not due:
+        return replies
+    for reply in within(limit, lambda: list(grid.pull_messages(list(due)))):
         # An error that the SuperLink makes for a dead node does not carry that node's number.
         node = due.pop(reply.metadata.reply_to_message_id, None)
         if node is not None:

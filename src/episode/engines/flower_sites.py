@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from episode.engines.flower_exchange import Outcome, Problem, exchange, pull, push
+from episode.engines.flower_exchange import Outcome, Problem, exchange, nodes_of, pull, push
 from episode.engines.flower_layout import Layout
 from episode.engines.flower_wire import ANSWER, ARRAYS, HELLO, buffers_of, unpack_any
 from episode.errors import ClusterError, EpisodeError
@@ -140,7 +140,7 @@ class Sites:
 
         Returns those that cannot take part, and why. `again` asks those too who have not answered.
         """
-        nodes = set(self.grid.get_node_ids())
+        nodes = nodes_of(self.grid)
         if again:
             answered = (*self.known.values(), *self._heirs.values())
             self._greeted &= {i.node for i in answered}
@@ -155,7 +155,7 @@ class Sites:
 
     def connected(self, silent: Iterable[int] = ()) -> set[int]:
         """The clients whose sites are there; an heir takes the place of one that was silent."""
-        here = set(self.grid.get_node_ids())
+        here = nodes_of(self.grid)
         for client, heir in list(self._heirs.items()):
             if client in silent or self.known[client].node not in here:
                 self.known[client] = self._heirs.pop(client)
