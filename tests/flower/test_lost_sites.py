@@ -270,3 +270,6 @@ def test_a_superlink_that_is_gone_is_not_waited_for_for_ever(
     with pytest.raises(ClusterError, match="The SuperLink did not answer within 2 s"):
         strategy.start(grid=network, initial_arrays=arrays(), num_rounds=2)
     gone.set()
+    for thread in threading.enumerate():
+        if thread.name == "episode-superlink":
+            thread.join(timeout=30)
