@@ -20,6 +20,11 @@ from episode.core.algorithm import Algorithm
 from episode.core.vectors import Scalar, add_, copy_, cut, descend_, norm
 from episode.errors import EpisodeError
 
+if dist.is_available():
+    # Functions in it take the process group of the moment as their default and so keep it, threads
+    # and all, after destroy_process_group. torch imports it with the first optimizer: too late.
+    import torch.distributed.nn
+
 Blocks = list[Tensor]
 
 

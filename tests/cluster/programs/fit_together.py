@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from threads import assert_none_of_gloos_is_left
 from torch import nn
 from torch.nn import functional as F
 
@@ -43,3 +44,4 @@ try:
     train("distributed", fails=True)
 except episode.EpisodeError as error:
     sys.stdout.write(f"{error}\n")
+assert_none_of_gloos_is_left()

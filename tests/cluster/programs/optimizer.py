@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from threads import assert_none_of_gloos_is_left
 from torch import nn
 from torch.nn import functional as F
 
@@ -103,7 +104,7 @@ def check_average_in_the_middle() -> None:
     optimizer.step()
     before = p.detach().clone()
     with optimizer.averaged():
-        assert abs(float(p[0]) + (size + 1) / 2) < 1e-12, p
+        assert abs(float(p[0].detach()) + (size + 1) / 2) < 1e-12, p
     assert torch.equal(p.detach(), before)
     stored = optimizer.state_dict()
     again = FederatedSGD([p], 1.0, 100.0, 4, "fedavg")
@@ -124,6 +125,7 @@ def main() -> None:
             compare(name, 0.5, fresh=True)
     check_average_in_the_middle()
     dist.destroy_process_group()
+    assert_none_of_gloos_is_left()
     sys.stdout.write("agrees\n")
 
 

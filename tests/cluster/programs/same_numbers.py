@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import torch
+from threads import assert_none_of_gloos_is_left
 from torch import nn
 from torch.nn import functional as F
 
@@ -98,6 +99,7 @@ def main() -> None:
         compare(cluster, "episode", torch.float64, reuse_probe=True, weight_decay=0.1)
         compare(cluster, "scaffold_clipped", torch.float32)
     cluster.leave()
+    assert_none_of_gloos_is_left()
     sys.stdout.write(f"rank {cluster.rank} agrees\n")
 
 
