@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from killing import kill_when
 
 from episode.errors import EpisodeError
 from episode.experiments.grid import parse_axis, read_grid
@@ -128,13 +129,7 @@ def test_a_killed_sweep_repeats_nothing_and_ends_with_the_same_table(tmp_path: P
     out, err = start(whole, "--jobs", "1").communicate(timeout=240)
     assert (whole / "table.md").exists(), out + err
     for goal in (20, 70):
-        process = start(killed, "--jobs", "2")
-        deadline = time.monotonic() + 120
-        while process.poll() is None and lines(killed) < goal:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        kill_when(start(killed, "--jobs", "2"), lambda g=goal: lines(killed) >= g)
     finished = {p: p.stat().st_mtime_ns for p in killed.glob("*/summary.json")}
     process = start(killed, "--jobs", "2", "--json")
     out, err = process.communicate(timeout=240)

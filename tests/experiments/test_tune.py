@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from killing import kill_when
 
 from episode.errors import EpisodeError
 from episode.experiments.config import read_experiment
@@ -237,13 +238,7 @@ def test_a_hyperband_study_killed_again_and_again_ends_as_if_it_had_not_been(
     (trials,) = expected.values()
     assert {t["status"] for t in trials} == {"complete", "pruned"}
     for rounds in (3, 20, 41, 60):
-        process = start(killed, *HYPERBAND_SEARCH)
-        deadline = time.monotonic() + 120
-        while process.poll() is None and rounds_of(killed) < rounds:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        kill_when(start(killed, *HYPERBAND_SEARCH), lambda r=rounds: rounds_of(killed) >= r)
     out, err = start(killed, *HYPERBAND_SEARCH).communicate(timeout=240)
     assert json.loads(out.replace(str(killed), "")) == expected, err
     assert (killed / "best.toml").read_text() == (whole / "best.toml").read_text()

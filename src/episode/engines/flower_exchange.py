@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar
 
@@ -66,26 +66,21 @@ def within(seconds: float, ask: Callable[[], T]) -> T:
     Flower tries for ever to reach a SuperLink that is gone. So the call has a thread of its own;
     this one waits, and holds none of Flower's locks when a signal tells the process to end.
     """
-    answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+    answer: Future[T] = Future()
 
     def call() -> None:
         try:
-            answers.put((ask(), None))
+            answer.set_result(ask())
         except BaseException as error:  # noqa: BLE001 - raised again below, by whoever asked
-            answers.put((None, error))
+            answer.set_exception(error)
 
     Thread(target=call, name="episode-superlink", daemon=True).start()
     until = time.monotonic() + seconds
-    while True:
-        try:
-            found, error = answers.get(timeout=0.5)  # a signal is seen between two waits
-        except Empty:
-            if time.monotonic() < until:
-                continue
-            raise ClusterError(f"The SuperLink did not answer within {seconds:.3g} s.") from None
-        if error is not None:
-            raise error
-        return found  # type: ignore[return-value]
+    while not answer.done() and time.monotonic() < until:
+        wait([answer], timeout=0.5)  # a signal is seen between two waits
+    if not answer.done():
+        raise ClusterError(f"The SuperLink did not answer within {seconds:.3g} s.")
+    return answer.result()
 
 
 def push(

@@ -108,7 +108,7 @@ class Rehearsal:
     @property
     def clipping(self) -> bool:
         """Whether clipped steps, at some η, are more than twice as fast as plain ones at any."""
-        return not _spare_clipping(self.plain, self.trials)
+        return not _does_without_clipping(self.plain, self.trials)
 
     @property
     def edge(self) -> tuple[Trial, Trial] | None:
@@ -246,7 +246,7 @@ class Stage:
         return value if math.isfinite(value) else math.inf
 
 
-def _spare_clipping(plain: Trial, trials: Sequence[Trial]) -> bool:
+def _does_without_clipping(plain: Trial, trials: Sequence[Trial]) -> bool:
     """Whether these plain steps keep up with clipped ones, whatever the η of those."""
     rivals = (t for t in trials if (t.algorithm, t.local_steps) == (CLIPPED, plain.local_steps))
     return all(plain.keeps_up(t) for t in rivals if t.descends)
@@ -259,11 +259,10 @@ def rehearse(stage: Stage, eta: float, most: int) -> Rehearsal:
     clipped = stage.best_eta(CLIPPED, eta, first)
     there = stage.play(PLAIN, clipped.eta, first)
     tried = tuple(stage.played.values())
-    if not _spare_clipping(plain, tried):
-        others = [t for t in tried if t.algorithm == PLAIN and _spare_clipping(t, tried)]
-        plain = min(others, key=lambda t: t.eta, default=plain)
-    spared = _spare_clipping(plain, tried)
-    chosen, beyond = stage.most_local_steps(plain if spared else clipped, most)
+    enough = [t for t in tried if t.algorithm == PLAIN and _does_without_clipping(t, tried)]
+    if plain not in enough:
+        plain = min(enough, key=lambda t: t.eta, default=plain)
+    chosen, beyond = stage.most_local_steps(plain if enough else clipped, most)
     uncorrected = stage.play(UNCORRECTED[chosen.algorithm], chosen.eta, chosen.local_steps)
     remembered = stage.play(REMEMBERED[chosen.algorithm], chosen.eta, chosen.local_steps)
     return Rehearsal(

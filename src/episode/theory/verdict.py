@@ -13,13 +13,7 @@ from episode.theory.constants import Smoothing
 from episode.theory.estimate import Estimates
 from episode.theory.measure import Point
 from episode.theory.plan import threshold_of
-from episode.theory.rehearsal import (
-    CLIPPED,
-    PLAIN,
-    REMEMBERED,
-    UNCORRECTED,
-    Rehearsal,
-)
+from episode.theory.rehearsal import CLIPPED, PLAIN, REMEMBERED, UNCORRECTED, Rehearsal, Trial
 
 HEALTHY = 0.95
 """γ/η is at most what this share of the corrected steps on the path stay below, so that clipping
@@ -153,18 +147,22 @@ def _algorithm(r: Rehearsal) -> str:
 def _clipping(r: Rehearsal, curvature: str) -> Finding:
     p, c, there = r.plain, r.clipped, r.plain_there
     runs = f"in {r.iterations} iterations from f = {p.before:.3g}"
+    fastest = min(_first_trials(r, CLIPPED), key=lambda t: t.half)
+    halfway = f"clipped ones were at {fastest.half:.3g} half-way at best (η = {fastest.eta:.2g})"
     if r.clipping:
         answer = f"yes at η = {c.eta:.2g}"
         because = (
             f"{runs}, clipped steps came to {c.after:.3g} at that η, plain ones to "
-            f"{there.after:.3g}; {_at_best('clipped', CLIPPED, r)}, {_at_best('plain', PLAIN, r)}"
+            f"{there.after:.3g}; at their best η plain ones came to "
+            f"{min(t.after for t in _first_trials(r, PLAIN)):.3g}, and {halfway}"
         )
-        answer += f", not at η ≤ {p.eta:.2g}" if p.descends else ", and at all η that were tried"
+        slow = f"; up to {p.eta:.2g} plain steps hold, and take more than twice as long"
+        answer += slow if p.descends else ", and at all η that were tried"
     else:
         answer = f"not at η = {p.eta:.2g}"
         because = (
             f"{runs}, plain steps came to {p.after:.3g} at that η, clipped ones to {c.after:.3g} "
-            f"at theirs, {c.eta:.2g}; {_at_best('clipped', CLIPPED, r)}"
+            f"at theirs, {c.eta:.2g}; {halfway}"
         )
         if r.edge:
             plain, clipped = r.edge
@@ -176,13 +174,10 @@ def _clipping(r: Rehearsal, curvature: str) -> Finding:
     return Finding("Is clipping needed?", answer, f"{because}; {curvature}")
 
 
-def _at_best(steps: str, algorithm: str, r: Rehearsal) -> str:
-    """How far such steps came at the best η tried, at the first I."""
-    tried = [
-        t for t in r.trials if (t.algorithm, t.local_steps) == (algorithm, r.plain.local_steps)
-    ]
-    best = min(tried, key=lambda t: t.after)
-    return f"at best {steps} ones came to {best.after:.3g} (η = {best.eta:.2g})"
+def _first_trials(r: Rehearsal, algorithm: str) -> list[Trial]:
+    """The short runs of an algorithm that were made to choose its η."""
+    kind = algorithm, r.plain.local_steps
+    return [t for t in r.trials if (t.algorithm, t.local_steps) == kind]
 
 
 def _correction(r: Rehearsal, points: Sequence[Point], e: Estimates) -> Finding:
