@@ -86,6 +86,11 @@ def reproduce(
     kitchen = with_studies(kitchen, chosen, tuned or [])
     missing = {r.name: r.missing(kitchen) for r in chosen}
     able = [r for r in chosen if not missing[r.name]]
+    if tune and dry_run:
+        raise EpisodeError(
+            "The runs depend on what --tune finds, so --dry-run cannot list them: tune first, or "
+            "give a study with --tuned."
+        )
     if tune:
         kitchen = _tuned_first(kitchen, able, quiet)
     wanted = {e.id: e for r in able for e in r.experiments(kitchen)}  # recipes share runs
@@ -94,17 +99,19 @@ def reproduce(
             target = kitchen.runs / experiment.name
             words = f"{command_of(experiment.to_dict())} --folder {target} --resume"
             out.print(words, markup=False)
-        return
-    if wanted:
-        _play(list(wanted.values()), kitchen.runs, jobs, quiet)
-    if not speaks():
-        return
-    served = [
-        Served(r, missing=missing[r.name]) if missing[r.name] else serve(r, kitchen) for r in chosen
-    ]
-    index(kitchen, served)
-    _print_served(kitchen.folder, served, as_json)
-    if any(s.missing for s in served):
+        for name in (r.name for r in chosen if r not in able):
+            err.print(f"{name} cannot be made: {missing[name]}", markup=False)
+    else:
+        if wanted:
+            _play(list(wanted.values()), kitchen.runs, jobs, quiet)
+        if not speaks():
+            return
+        served = [
+            serve(r, kitchen) if r in able else Served(r, missing=missing[r.name]) for r in chosen
+        ]
+        index(kitchen, served)
+        _print_served(kitchen.folder, served, as_json)
+    if len(able) < len(chosen):
         raise typer.Exit(2)
 
 

@@ -45,6 +45,11 @@ def test_recipes_are_listed_and_their_data_named(
     assert "snli-ablation" in episode("reproduce", cwd=tmp_path).stdout
     done = episode("reproduce", "snli", "--scale", "laptop", cwd=tmp_path, code=2)
     assert "snli is not on this machine: get it with `episode data fetch snli`" in done.stderr
+    asked = "reproduce", "complexity", "snli", "--scale", "laptop", "--data", "snli=no", "--dry-run"
+    done = episode(*asked, cwd=tmp_path, code=2)
+    assert "snli cannot be made: There is no folder or archive no" in " ".join(done.stderr.split())
+    done = episode("reproduce", "snli", "--dry-run", "--tune", cwd=tmp_path, code=2)
+    assert "tune first, or give a study with --tuned" in " ".join(done.stderr.split())
     done = episode("reproduce", "snli", "--data", "glov=x", cwd=tmp_path, code=2)
     assert "did you mean 'glove'" in done.stderr
 
