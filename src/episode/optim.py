@@ -20,9 +20,7 @@ from episode.core.algorithm import Algorithm
 from episode.core.vectors import Scalar, add_, copy_, cut, descend_, norm
 from episode.errors import EpisodeError
 
-if dist.is_available():
-    # Functions in it take the process group of the moment as their default and so keep it, threads
-    # and all, after destroy_process_group. torch imports it with the first optimizer: too late.
+if dist.is_available():  # early: its functions keep the process group they find, and its threads
     import torch.distributed.nn
 
 Blocks = list[Tensor]
@@ -85,8 +83,7 @@ class FederatedSGD(torch.optim.Optimizer):
             raise EpisodeError("Parameters can be added between two rounds only.")
         super().add_param_group(param_group)
         added = self.param_groups[-1]
-        if added is not self.param_groups[0]:
-            added["steps_taken"] = self.param_groups[0]["steps_taken"]
+        added["steps_taken"] = self.param_groups[0]["steps_taken"]
         first = self.param_groups[0]["params"][0]
         for p in added["params"]:
             if p.is_complex():
@@ -175,8 +172,7 @@ class FederatedSGD(torch.optim.Optimizer):
 
     def _end_round(self) -> None:
         """x̄_{r+1}, the buffers and the memories, in one collective."""
-        x, buffers = self._x, [b.detach() for b in self._buffers]
-        parts = [*x, *buffers]
+        parts = [*self._x, *(b.detach() for b in self._buffers)]
         if not self.algorithm.correction.remembers:
             copy_(parts, self._mean(parts))
             return
@@ -262,8 +258,7 @@ class FederatedSGD(torch.optim.Optimizer):
         with torch.no_grad():
             held = [*self._x, *(b.detach() for b in self._buffers)]
             flat = torch.cat([t.reshape(-1).to(held[0].dtype) for t in held])
-            first = dist.get_global_rank(self._group, 0) if self._group else 0
-            dist.broadcast(flat, first, group=self._group)
+            dist.broadcast(flat, group=self._group, group_src=0)
             copy_(held, cut(flat, held))
 
     @property

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a group, which it would keep (see episode.optim)
+import torch.distributed.nn  # early: its functions keep the process group they find
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
