@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from episode import Cyclic, EpisodeError, Full, Uniform
 from episode.data.batches import Batches
 from episode.data.partition import by_similarity
-from episode.randomness import derive, permutation, uniform
+from episode.randomness import Key, derive, permutation, uniform
 
 
 def numbers(size: int) -> tuple[torch.Tensor]:
@@ -42,6 +45,31 @@ def test_seeds_clients_and_streams_draw_differently(other: dict[str, int]) -> No
     there = Batches(numbers(100), 50, **{"seed": 0, "client": 0, **other})
     assert not torch.equal(here.draw("local", 0)[0], there.draw("local", 0)[0])
     assert not torch.equal(here.draw("local", 0)[0], here.draw("probe", 0)[0])
+
+
+class Echo:
+    """Batches that tell what they were asked for; made several at once, or one by one."""
+
+    def __init__(self, batches_at_once: int) -> None:
+        self.batches_at_once = batches_at_once
+        self.made = 0
+
+    def __len__(self) -> int:
+        return 23
+
+    def gather(self, indices: Tensor, key: Sequence[Key]) -> tuple[list[int], list[Key]]:
+        self.made += 1
+        return indices.tolist(), list(key)
+
+
+def test_batches_made_at_once_are_those_made_one_by_one() -> None:
+    single, several = Echo(1), Echo(4)
+    one_by_one, at_once = Batches(single, 5, 0, 3), Batches(several, 5, 0, 3)
+    asked = [("local", k) for k in range(9)] + [("probe", 0), ("local", 9), ("probe", 1)]
+    for stream, index in [*asked, ("local", 2), ("local", 30), ("local", 0)]:
+        assert at_once.draw(stream, index) == one_by_one.draw(stream, index)
+    assert single.made == 15
+    assert several.made == 4 * (3 + 1 + 3)  # twelve steps, two probes, and three jumps
 
 
 def test_a_small_client_always_gives_all_it_has() -> None:

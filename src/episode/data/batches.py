@@ -27,7 +27,8 @@ class Gathers(Protocol):
     """A dataset that makes a whole batch at once, faster than example by example.
 
     `key` names the draw, for whoever draws at random (augmentation): use `episode.randomness` with
-    it, and the batch stays a pure function of its name. It is empty for evaluation.
+    it, and the batch stays a pure function of its name. It is empty for evaluation. A dataset whose
+    batches are small may have a number `batches_at_once`: so many are made together, and kept.
     """
 
     def __len__(self) -> int: ...
@@ -80,19 +81,31 @@ class Batches:
             raise EpisodeError(f"Client {client} has no examples: leave it out, or give it data.")
         self.batch_size = min(batch_size, self.examples)
         self._per_epoch = self.examples // self.batch_size
+        self._at_once = getattr(dataset, "batches_at_once", 1)
         self._orders: dict[str, tuple[int, Tensor]] = {}
+        self._ready: dict[str, dict[int, Any]] = {}
         self._ahead: dict[str, tuple[int, Any]] = {}
 
     def draw(self, stream: str, index: int) -> Any:
         """The `index`-th batch of a stream, counted from 0."""
-        chosen = self._chosen(stream, index)
-        if self._tensors:
-            return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
         if self._prefetches is not None:
             return self._draw_ahead(self._prefetches, stream, index)
         if self._gathers is not None:
-            return self._gathers.gather(chosen, (self._seed, self._client, stream, index))
+            return self._draw_some(self._gathers, stream, index)
+        chosen = self._chosen(stream, index)
+        if self._tensors:
+            return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
         return self._collate([self._dataset[i] for i in chosen.tolist()])  # type: ignore[index]
+
+    def _draw_some(self, dataset: Gathers, stream: str, index: int) -> Any:
+        """The batch; where it is not there yet, it is made together with some that follow."""
+        ready = self._ready.setdefault(stream, {})
+        if index not in ready:
+            ready.clear()
+            for k in range(index, index + self._at_once):
+                key = (self._seed, self._client, stream, k)
+                ready[k] = dataset.gather(self._chosen(stream, k), key)
+        return ready.pop(index)
 
     def _draw_ahead(self, dataset: Prefetches, stream: str, index: int) -> Any:
         """The batch, started last time; and a start on the next, which a stream asks for next."""

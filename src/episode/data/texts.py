@@ -34,6 +34,9 @@ class Sequences:
 class Texts:
     """Labelled texts, one or more per example (SNLI has two), or a selection of them."""
 
+    batches_at_once = 4
+    """A batch is small, and code that has just run is in the cache: four times as fast."""
+
     def __init__(self, columns: Sequence[Sequences], labels: Tensor) -> None:
         self._tokens = [column.tokens.numpy() for column in columns]
         starts = [column.offsets[:-1] for column in columns]

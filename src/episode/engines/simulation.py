@@ -7,12 +7,12 @@ memory is a few vectors per worker plus what clients must hold between messages.
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
+from threading import Lock
 from typing import Any
 
 import torch
@@ -64,10 +64,25 @@ class Simulation:
         broadcast: Mapping[str, Any],
     ) -> Reply:
         """What these clients contribute to the mean, each with its share; nothing for nobody."""
-        part = Reply({}, metrics={})
-        for share, reply in zip(shares, self._replies(phase, clients, broadcast), strict=True):
-            add_reply(part, reply, share)
-        return part
+        total = _Sum(shares)
+        if self.workers == 1:  # no threads to hand over to
+            for place, client in enumerate(clients):
+                total.add(place, self._serve(self._first, phase, client, broadcast))
+            return total.reply
+        due: deque[Future[None]] = deque()
+        try:
+            for place, client in enumerate(clients):
+                if len(due) == 2 * self.workers:  # so few are waiting for their turn
+                    due.popleft().result()
+                due.append(
+                    self._pool.submit(self._serve_apart, total, place, phase, client, broadcast)
+                )
+            while due:
+                due.popleft().result()
+        finally:
+            for future in due:
+                future.cancel()
+        return total.reply
 
     def client_states(self) -> dict[int, ClientState]:
         return dict(enumerate(self._states))
@@ -80,34 +95,12 @@ class Simulation:
         self._pool.shutdown(cancel_futures=True)
         torch.set_num_threads(self._threads_before)
 
-    def _replies(
-        self, phase: Phase, cohort: Sequence[int], broadcast: Mapping[str, Any]
-    ) -> Iterator[Reply]:
-        """Replies in the cohort's order, with at most two per worker under way or waiting."""
-        if self.workers == 1:  # no threads to hand over to
-            yield from (self._serve(self._first, phase, c, broadcast) for c in cohort)
-            return
-        clients = iter(cohort)
-        due: deque[Future[Reply]] = deque()
-        try:
-            for client in itertools.islice(clients, 2 * self.workers):
-                due.append(self._pool.submit(self._serve_apart, phase, client, broadcast))
-            while due:
-                yield due.popleft().result()
-                for client in itertools.islice(clients, 1):
-                    due.append(self._pool.submit(self._serve_apart, phase, client, broadcast))
-        finally:
-            for future in due:
-                future.cancel()
-
-    def _serve_apart(self, phase: Phase, client: int, broadcast: Mapping[str, Any]) -> Reply:
-        """For a thread whose worker goes on to another client before the reply is read."""
+    def _serve_apart(
+        self, total: _Sum, place: int, phase: Phase, client: int, broadcast: Mapping[str, Any]
+    ) -> None:
         worker = self._idle.get()
         try:
-            reply = self._serve(worker, phase, client, broadcast)
-            if "x" in reply.vectors:
-                reply.vectors["x"] = reply.vectors["x"].clone()
-            return reply
+            total.add(place, self._serve(worker, phase, client, broadcast))
         finally:
             self._idle.put(worker)
 
@@ -127,6 +120,34 @@ class Simulation:
             raise ClientError(f"{place}: {what}") from error
         reply.metrics = {name: _plain(value) for name, value in reply.metrics.items()}
         return reply
+
+
+class _Sum:
+    """Replies with their shares, added up in order, by whichever thread brings the next one.
+
+    (It has the vector in its cache. A reply that comes before its turn waits, as a copy.)
+    """
+
+    def __init__(self, shares: Sequence[float]) -> None:
+        self.reply = Reply({}, metrics={})
+        self._shares = shares
+        self._early: dict[int, Reply] = {}
+        self._next = 0
+        self._lock = Lock()
+
+    def add(self, place: int, reply: Reply) -> None:
+        with self._lock:
+            if place != self._next:
+                if "x" in reply.vectors:  # the worker's own, who goes on to another client
+                    reply.vectors["x"] = reply.vectors["x"].clone()
+                self._early[place] = reply
+                return
+            while True:
+                add_reply(self.reply, reply, self._shares[self._next])
+                self._next += 1
+                if self._next not in self._early:
+                    return
+                reply = self._early.pop(self._next)
 
 
 def usable_cores() -> int:

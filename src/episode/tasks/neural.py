@@ -116,8 +116,7 @@ class NeuralTask:
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """The context in which the model computes."""
-        enabled = self.precision == "bfloat16"
-        return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
 
 class _Replica:
@@ -132,6 +131,7 @@ class _Replica:
         self.blocks: Vector = cut(self.x, [p.detach() for p in self._parameters])
         self._device = self.x.device
         self._has_buffers = any(True for _ in self.module.buffers())
+        self._autocast = task.autocast(self._device)  # to make one takes longer than to enter it
         self._attach()
 
     def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
@@ -191,7 +191,7 @@ class _Replica:
 
     def _loss(self, draw: Draw) -> Tensor:
         batch = self._task.batches_of(draw.client).draw(draw.stream, draw.index)
-        with self._task.autocast(self._device):
+        with self._autocast:
             return self._task.loss(self.module, to_device(batch, self._device))
 
     def _attach(self) -> None:
