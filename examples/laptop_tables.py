@@ -7,8 +7,9 @@
 
 First η and γ are tuned for CELGC on the validation split, in one setting and with seed 0; the best
 pair is used for every algorithm, setting and seed, which are reported on the test split. With
-`--tuned-on ALGORITHM` they are tuned for that one, and the table holds it alone. Runs that have ended are read back, so a stopped script goes on where it was. `snli-longer` is not tuned.
-It uses all cores that it may: `taskset -c 0` leaves it one. The table is the same.
+`--tuned-on ALGORITHM` they are tuned for that one, and the table holds it alone. `snli-longer` is
+not tuned. Runs that have ended are read back, so a stopped script goes on where it was. It uses all
+cores that it may: `taskset -c 0` leaves it one. The table is the same.
 """
 
 from __future__ import annotations
