@@ -46,8 +46,8 @@ def main() -> NoReturn:
     show_log(err)
     try:
         app(standalone_mode=True)
-    except (ClientError, ClusterError) as error:
-        _fail(str(error), 1)
+    except (ClientError, ClusterError) as error:  # of which some have a mistake for their cause
+        _fail(str(error), 2 if isinstance(error.__cause__, EpisodeError) else 1)
     except EpisodeError as error:
         _fail(str(error), 2)
     except OSError as error:

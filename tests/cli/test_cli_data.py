@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from official import write_cifar10, write_snli, write_vectors
+from official import write_cifar10, write_imagenet, write_snli, write_vectors
 
 
 def episode(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -70,3 +70,19 @@ def test_a_damaged_file_is_exit_code_2_and_leaves_no_cache(tmp_path: Path) -> No
     assert "data_batch_3" in done.stderr
     kept = tmp_path / "episode home" / "prepared"
     assert not [p for p in kept.iterdir() if p.is_dir()]
+
+
+def test_an_image_that_breaks_after_it_was_listed_is_a_mistake_in_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPISODE_HOME", str(tmp_path / "home"))
+    folder = write_imagenet(tmp_path / "images")
+    asked = ["--set", "task.width=4", "--set", "task.image_size=16", "--set", "budget.rounds=1"]
+    asked += ["--set", "task.num_clients=2", "--set", "task.batch_size=18"]
+    assert episode("partition", "imagenet", "--data", folder, cwd=tmp_path).returncode == 0
+    for file in (folder / "train" / "n02").iterdir():
+        file.write_bytes(b"no image")
+    done = episode("run", "--task", "imagenet", "--data", folder, *asked, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "cannot be read (it is no image): replace it" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,6 +278,10 @@ def test_folders_of_images_are_a_federation(tmp_path: Path) -> None:
         ("a.csv", "text,label\n", "a.csv has no rows"),
         ("a.jsonl", '{"text": "hi", "label": 1}\n{"te', "Row 2 of .*a.jsonl cannot be read"),
         ("a.parquet", "nonsense", "a.parquet is no parquet file"),
+        ("a.parquet", "PAR1nonsense....PAR1", "a.parquet is no parquet file"),
+        ("a.csv", "text,label\nhi, ho,yes\n", "Row 1 of .*a.csv has more fields than columns"),
+        ("a.jsonl", '{"text": "hi", "label": ["yes"]}\n', "Row 1 of .* for its label: it must be"),
+        ("a.jsonl", '{"text": "hi", "label": NaN}\n', "Row 1 of .*a.jsonl has no label"),
         ("test.csv", "text,label\nhi,perhaps\n", "Row 1 of .*test.csv has the label 'perhaps'"),
         ("a.txt", "hi", "has no data that can be read .a.txt cannot.: put .csv"),
     ],
@@ -287,6 +292,55 @@ def test_bad_silos_name_file_and_row(tmp_path: Path, file: str, content: str, me
     (folder / "zzz" / file).write_text(content)
     with pytest.raises(EpisodeError, match=message):
         job_of(silos(folder))
+
+
+def test_labels_have_one_name_in_every_kind_of_table(tmp_path: Path) -> None:
+    for silo, (file, start, row) in enumerate(
+        [
+            ("a.csv", "text,label\n", "good day,{}\n"),
+            ("a.jsonl", "", '{{"text": "bad day", "label": {}.0}}\n'),
+        ]
+    ):
+        place = tmp_path / "silos" / f"silo{silo}"
+        place.mkdir(parents=True)
+        rows = (row.format(k % 2) for k in range(30))
+        (place / file).write_text(start + "".join(rows) + "\n" * silo)  # a blank line at the end
+    assert silos(tmp_path / "silos").task.deal(0).names == ("0", "1")
+
+
+def test_silos_are_prepared_anew_for_other_vectors_of_one_archive(tmp_path: Path) -> None:
+    folder = write_silos(tmp_path / "silos")
+    with zipfile.ZipFile(tmp_path / "v.zip", "w") as zipped:
+        zipped.writestr("a.txt", "good 1 2\nday 2 3\nbad 3 5\n")
+        zipped.writestr("b.txt", "good 1 2 3\nday 2 3 4\nbad 3 5 6\n")
+    for name, size in (("a.txt", 2), ("b.txt", 3)):
+        ready, _ = silos(folder, vectors=str(tmp_path / "v.zip" / name)).task._prepare()
+        assert ready["vectors"].shape[1] == size
+
+
+def test_a_label_that_only_held_out_rows_have_is_named(
+    tmp_path: Path, settings: Callable[[str], dict[str, Any]]
+) -> None:
+    chosen = settings("imagenet")
+    for file in (Path(chosen["data"]) / "train" / "n02").iterdir():
+        file.unlink()
+    with pytest.raises(EpisodeError, match=r"test data have the label 'n02', which no training"):
+        job_of(experiment(chosen))
+
+
+def test_a_prepared_array_that_is_cut_off_is_named(
+    settings: Callable[[str], dict[str, Any]],
+) -> None:
+    chosen = experiment(settings("cifar10"))
+    ready = chosen.task.prepare()
+    (ready.folder / "train-labels.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(EpisodeError, match="is damaged: remove it"):
+        job_of(chosen)
+
+
+def test_users_with_too_few_tweets_are_named(settings: Callable[[str], dict[str, Any]]) -> None:
+    with pytest.raises(EpisodeError, match="No user has 50 tweets here: lower"):
+        job_of(experiment({**settings("sentiment140"), "minimum_tweets": 50}))
 
 
 def test_csv_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
@@ -331,3 +385,25 @@ def test_a_bad_task_file_is_a_sentence(tmp_path: Path, text: str, name: str, mes
         read_experiment(None, [f'task="{tmp_path}/t.py:{name}"'])
     with pytest.raises(EpisodeError, match="There is no file"):
         read_experiment(None, ["task=none.py:MyTask"])
+
+
+SETTINGS = "from episode.tasks.settings import TaskSettings\nclass MyTask(TaskSettings):\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def MyTask(seed, device): pass", "t.py:MyTask returned NoneType: it must return a task"),
+        ("def MyTask(): pass", "t.py:MyTask failed: TypeError"),
+        (SETTINGS + " summary = ''", r"t.py:MyTask has no build\(self, seed, device\)"),
+        (
+            SETTINGS + " def build(self, seed, device):\n  1 / 0",
+            "t.py:MyTask failed: ZeroDivisionError in line 4",
+        ),
+    ],
+)
+def test_a_task_that_cannot_be_built_is_a_sentence(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "t.py").write_text(text)
+    values = ["schedule.eta=1", "schedule.gamma=1", "budget.rounds=1", "budget.local_steps=1"]
+    with pytest.raises(EpisodeError, match=message):
+        job_of(read_experiment(None, [f'task="{tmp_path}/t.py:MyTask"', *values]))

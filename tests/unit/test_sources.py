@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import pickle
+import re
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from episode.data.home import home, prepared, save
 from episode.data.images import Images
 from episode.data.sources import check, cifar10, imagenet, sentiment140, snli
 from episode.data.sources.fetch import fetch
+from episode.data.sources.glove import default_vectors
 from episode.data.sources.layout import source_folder, unpacked
 from episode.data.texts import Sequences, Texts
 from episode.data.vectors import read_vectors
@@ -182,6 +184,8 @@ def test_vectors_are_cut_to_what_is_wanted_from_text_gz_and_zip(tmp_path: Path) 
         ("a 1 2 3\nb 1 2\n", "Line 2 of the vectors .* has 2 numbers, but the first line has 3"),
         ("a 1 2\nb 1 2 3\n", "Line 2 of the vectors .* has 3 numbers, but the first line has 2"),
         ("a 1 2\nb 1 x\n", "Line 2 of the vectors .* not a number"),
+        ("a 1 2\nb 1 inf\n", "Line 2 of the vectors .* not finite"),
+        ("a 1 2 3\nb 1  3\n", "Line 2 of the vectors .* has 2 numbers, but the first line has 3"),
         ("", "are empty"),
         ("c 1 2\n", "None of the words has a vector"),
     ],
@@ -190,6 +194,52 @@ def test_bad_vectors_name_the_line(tmp_path: Path, text: str, message: str) -> N
     (tmp_path / "v.txt").write_text(text)
     with pytest.raises(EpisodeError, match=message):
         read_vectors(tmp_path / "v.txt", {"a", "b"})
+    if "None of the words" not in message:
+        with pytest.raises(EpisodeError, match=message):
+            check.read_all("glove", tmp_path)
+
+
+def test_an_archive_of_several_files_of_vectors_is_fetched_and_one_of_them_named(
+    tmp_path: Path,
+) -> None:
+    archive = tmp_path / "glove.6B.zip"
+    with zipfile.ZipFile(archive, "w") as zipped:
+        zipped.writestr("glove.6B.2d.txt", "a 1 2\nb 3 4\n\n")
+        zipped.writestr("glove.6B.3d.txt", "a 1 2 3\nb 4 5 6\n")
+    folder = fetch("glove-6b", str(archive), no_progress)
+    assert check.read_all("glove-6b", folder) == {"glove.6B.zip": {"words": 4}}
+    assert default_vectors() == folder / "glove.6B.zip"
+    with pytest.raises(EpisodeError, match=r"name one, as .*glove.6B.zip/glove.6B.2d.txt"):
+        read_vectors(default_vectors(), {"a"})
+    assert read_vectors(default_vectors() / "glove.6B.3d.txt", {"b"})[1].tolist() == [[4, 5, 6]]
+
+
+def test_archives_that_cannot_be_unpacked_are_named(tmp_path: Path) -> None:
+    (tmp_path / "glove_bad.zip").write_bytes(b"PK nonsense")
+    with pytest.raises(EpisodeError, match=r"glove_bad.zip are damaged or cut off"):
+        fetch("glove", str(tmp_path / "glove_bad.zip"), no_progress)
+    locked = tmp_path / "snli.zip"
+    with zipfile.ZipFile(locked, "w") as zipped:
+        zipped.writestr("snli_1.0_train.jsonl", "{}")
+    content = bytearray(locked.read_bytes())
+    content[content.index(b"PK\x03\x04") + 6] |= 1  # the bit that says: encrypted
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    locked.write_bytes(content)
+    with pytest.raises(EpisodeError, match=r"snli.zip cannot be unpacked \(File .* is encrypted"):
+        fetch("snli", str(locked), no_progress)
+
+
+def test_a_label_that_only_test_has_and_a_file_without_labels_are_named(tmp_path: Path) -> None:
+    folder = write_snli(tmp_path / "snli")
+    train, test = folder / "snli_1.0_train.jsonl", folder / "snli_1.0_test.jsonl"
+    whole = train.read_text()
+    train.write_text(whole.replace('"neutral"', '"entailment"'))
+    with pytest.raises(EpisodeError, match=r"rows of the label 'neutral' and no training row"):
+        check.read_all("snli", folder)
+    train.write_text(whole)
+    test.write_text(re.sub(r'"gold_label": "\w+"', '"gold_label": "-"', test.read_text()))
+    with pytest.raises(EpisodeError, match="has no test row with a label"):
+        check.read_all("snli", folder)
 
 
 def test_vectors_that_are_cut_off_or_not_utf_8_are_named(tmp_path: Path) -> None:
@@ -329,7 +379,8 @@ def test_a_dataset_is_fetched_from_official_files_whole_or_not_at_all(
 def test_a_broken_dataset_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = write_snli(tmp_path / "official")
     _cut(folder / "snli_1.0_test.jsonl")
-    with pytest.raises(EpisodeError, match=r"test\.jsonl is not a JSON object"):
+    named = re.escape(str(folder / "snli_1.0_test.jsonl"))  # and not our copy, which is gone
+    with pytest.raises(EpisodeError, match=f"{named} is not a JSON object"):
         fetch("snli", str(folder), no_progress)
     assert not [p for p in (home() / "datasets").iterdir() if p.is_dir()]
 

@@ -52,7 +52,10 @@ class Prepared:
     def __getitem__(self, name: str) -> Tensor:
         """One array as a tensor whose pages are read from the disk when they are touched."""
         # Copy-on-write: torch wants writable memory, and nobody may write to the file.
-        return torch.from_numpy(np.load(self.folder / f"{name}.npy", mmap_mode="c"))
+        try:
+            return torch.from_numpy(np.load(self.folder / f"{name}.npy", mmap_mode="c"))
+        except (OSError, ValueError, EOFError):
+            raise _damaged(self.folder) from None
 
 
 Build = Callable[[Path], Mapping[str, Any]]
@@ -75,7 +78,7 @@ def prepared(name: str, key: Mapping[str, Any], build: Build) -> Prepared:
     try:
         info = json.loads((target / INFO).read_text())
     except (OSError, ValueError):
-        raise EpisodeError(f"{target} is damaged: remove it, and it is made again.") from None
+        raise _damaged(target) from None
     return Prepared(target, info)
 
 
@@ -99,8 +102,13 @@ def make_folder(target: Path, write: Callable[[Path], None]) -> None:
             finally:
                 shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
-        where = error.filename or target
-        raise EpisodeError(f"{where} cannot be written: {error.strerror or error}.") from error
+        where = Path(error.filename or target)
+        verb = "written" if where.is_relative_to(target.parent) else "read"
+        raise EpisodeError(f"{where} cannot be {verb}: {error.strerror or error}.") from error
+
+
+def _damaged(folder: Path) -> EpisodeError:
+    return EpisodeError(f"{folder} is damaged: remove it, and it is made again.")
 
 
 def fingerprint(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,24 +86,39 @@ def texts(silo: Path, columns: Columns) -> Iterator[Row]:
         split = HELD_OUT.get(path.stem.lower(), "train")
         for number, row in _rows(path):
             where = f"Row {number} of {path}"
+            if None in row:
+                raise EpisodeError(
+                    f"{where} has more fields than columns: a text with a comma goes into quotes."
+                )
             if missing := [c for c in (columns.text, columns.label) if c not in row]:
                 raise EpisodeError(
                     f"{where} has the columns {', '.join(map(str, row))}, but no {missing[0]}: all "
                     "silos need the same two, named by task.text_column and task.label_column."
                 )
-            text, label = row[columns.text], row[columns.label]
-            if label is None or str(label).strip() == "":
-                raise EpisodeError(f"{where} has no label: fill it in, or leave the row out.")
+            text, label = row[columns.text], _label(row[columns.label], where)
             if not isinstance(text, str):
                 raise EpisodeError(f"{where} has {text!r} for its text: it must be text.")
-            yield Row(split, text, str(label).strip(), where)
+            yield Row(split, text, label, where)
+
+
+def _label(value: Any, where: str) -> str:
+    """A label's name, the same in every kind of table: 1.0 is 1, and True is true."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        value = "" if math.isnan(value) else f"{value:g}" if value % 1 else int(value)
+    if value is not None and not isinstance(value, (str, int)):
+        raise EpisodeError(f"{where} has {value!r} for its label: it must be text or a number.")
+    if value is None or not str(value).strip():
+        raise EpisodeError(f"{where} has no label: fill it in, or leave the row out.")
+    return str(value).strip()
 
 
 def images(silo: Path) -> Iterator[Row]:
     """Every image of a silo: in a folder of its label, below train or test or not."""
     for path in files_of(silo, "images"):
         *outer, label = path.relative_to(silo).parent.parts or ("",)
-        if not label or len(outer) > 1:
+        if not label or len(outer) > 1 or (not outer and label.lower() in HELD_OUT):
             raise EpisodeError(
                 f"{path} has no label: images go to {silo}/<label>/, or {silo}/test/<label>/."
             )
@@ -120,6 +136,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[Any, Any]]]:
         raise EpisodeError(
             f"{path} is not UTF-8 text, at row {number + 1} or soon after: convert it."
         ) from None
+    except OSError as error:
+        raise EpisodeError(f"{path} cannot be read: {error.strerror or error}.") from None
     except (csv.Error, json.JSONDecodeError) as error:
         raise EpisodeError(f"Row {number + 1} of {path} cannot be read ({error}).") from None
     if not number:
@@ -134,6 +152,8 @@ def _csv(path: Path) -> Iterator[dict[Any, Any]]:
 def _jsonl(path: Path) -> Iterator[dict[Any, Any]]:
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
             row = json.loads(line)
             if not isinstance(row, dict):
                 raise EpisodeError(f"Row {number} of {path} is no JSON object.")
@@ -149,5 +169,5 @@ def _parquet(path: Path) -> Iterator[dict[Any, Any]]:
     try:
         for batch in pq.ParquetFile(path).iter_batches():
             yield from batch.to_pylist()
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, OSError):
         raise EpisodeError(f"{path} is no parquet file, or is damaged.") from None

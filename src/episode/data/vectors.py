@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,35 @@ Floats = npt.NDArray[np.float32]
 def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Floats]:
     """The rows of the wanted words, and the vectors `[words, dimension]`.
 
-    Reads the file once, line by line; keeps the wanted words only, the first vector of each. A word
-    may hold blanks (GloVe 840B has some): the last `dimension` fields are the vector.
+    Keeps the wanted words only, the first vector of each. A word may hold blanks (GloVe 840B has
+    some): the last `dimension` fields are the vector.
     """
     rows: dict[str, int] = {}
     kept: list[Floats] = []
+    for entry in _entries(path):
+        if entry.word in wanted and entry.word not in rows:
+            rows[entry.word] = len(kept)
+            kept.append(_vector(path, entry))
+    if not kept:
+        raise EpisodeError(f"None of the words has a vector in {path}: is it of another language?")
+    return rows, np.stack(kept)
+
+
+class _Entry(NamedTuple):
+    """A line: its number, its word, the rest of it, and how many numbers that must be."""
+
+    line: int
+    word: str
+    numbers: str
+    dimension: int
+
+
+def _entries(path: Path) -> Iterator[_Entry]:
+    """The file's words, read once, line by line; the first tells the dimension of all."""
     dimension = 0
     for number, line in _lines(path):
+        if not line.strip():
+            continue
         if not dimension:
             first = line.split()
             if len(first) == 2 and all(f.isdigit() for f in first):
@@ -39,18 +61,22 @@ def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Fl
         word, _, numbers = line.partition(" ")
         if line.rstrip().count(" ") != dimension:
             word, numbers = _join_blanks(path, number, line, dimension)
-        if word in wanted and word not in rows:
-            try:
-                vector = np.array(numbers.split(), dtype=np.float32)
-            except ValueError:
-                raise _wrong(path, number, "has something that is not a number") from None
-            rows[word] = len(kept)
-            kept.append(vector)
+        yield _Entry(number, word, numbers, dimension)
     if not dimension:
         raise EpisodeError(f"The vectors {path} are empty: give a file in GloVe's text format.")
-    if not kept:
-        raise EpisodeError(f"None of the words has a vector in {path}: is it of another language?")
-    return rows, np.stack(kept)
+
+
+def _vector(path: Path, entry: _Entry) -> Floats:
+    try:
+        vector = np.array(entry.numbers.split(), dtype=np.float32)
+    except ValueError:
+        raise _wrong(path, entry.line, "has something that is not a number") from None
+    if len(vector) != entry.dimension:
+        wrong = f"has {len(vector)} numbers, but the first line has {entry.dimension}"
+        raise _wrong(path, entry.line, f"{wrong}: all vectors must have one dimension")
+    if not np.isfinite(vector).all():
+        raise _wrong(path, entry.line, "has a number that is not finite")
+    return vector
 
 
 def _join_blanks(path: Path, number: int, line: str, dimension: int) -> tuple[str, str]:
@@ -89,6 +115,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise EpisodeError(
             f"The vectors {path} are damaged or cut off after line {number}: get the file again."
         ) from None
+    except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in another way
+        raise EpisodeError(f"The vectors {path} cannot be unpacked ({error}).") from None
     except UnicodeDecodeError:
         raise _wrong(path, number + 1, "or one soon after it is not UTF-8 text") from None
     except OSError as error:
@@ -136,24 +164,12 @@ def _member(zipped: zipfile.ZipFile, archive: Path, inner: str | None) -> str:
 
 def count_vectors(path: Path) -> int:
     """How many words a file has; reads all of it, and names a line that is wrong."""
+    inner = [path]
     if path.suffix == ".zip":
-        with zipfile.ZipFile(path) as zipped:
-            names = [n for n in zipped.namelist() if n.endswith(".txt")]
+        try:
+            with zipfile.ZipFile(path) as zipped:
+                names = [n for n in zipped.namelist() if n.endswith(".txt")]
+        except zipfile.BadZipFile:
+            raise EpisodeError(f"The vectors {path} are damaged or cut off.") from None
         inner = [path / Path(n).name for n in names] if len(names) > 1 else [path]
-    else:
-        inner = [path]
-    seen = _Counted()
-    for file in inner:
-        read_vectors(file, seen)
-    return seen.words
-
-
-class _Counted:
-    """Wants the first word of a file (so that it is parsed) and counts the others."""
-
-    def __init__(self) -> None:
-        self.words = 0
-
-    def __contains__(self, word: object) -> bool:
-        self.words += 1
-        return self.words == 1
+    return sum(len(_vector(file, entry)) > 0 for file in inner for entry in _entries(file))

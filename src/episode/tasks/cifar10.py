@@ -67,6 +67,7 @@ class Cifar10(VisionSettings):
             clients=[images.select(train[part], padding) for part in parts],
             train=images.select(train[torch.cat(parts)]),
             held_out=test if self.evaluate_on == "test" else images.select(held_out),
+            names=cifar10.LABELS,
             seed=seed,
             device=device,
         )

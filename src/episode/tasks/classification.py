@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from episode.data.batches import Gathers
+from episode.errors import EpisodeError
 from episode.randomness import derive, permutation
 from episode.tasks.losses import LOSSES, LossName
 from episode.tasks.neural import Evaluate, Loss, NeuralTask, to_device
@@ -30,13 +31,21 @@ class Settings(Protocol):
     def precision(self) -> Precision: ...
 
 
+class Labelled(Gathers, Protocol):
+    """A dataset that knows its labels, as numbers."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+
 def classifier(
     settings: Settings,
     make_model: Callable[[], nn.Module],
     loss: LossName,
-    clients: Sequence[Gathers],
-    train: Gathers,
-    held_out: Gathers,
+    clients: Sequence[Labelled],
+    train: Labelled,
+    held_out: Labelled,
+    names: Sequence[str],
     seed: int,
     device: str,
 ) -> NeuralTask:
@@ -44,6 +53,12 @@ def classifier(
 
     The model is that of the seed, however many models were made before.
     """
+    seen, tested = set(train.labels.tolist()), set(held_out.labels.tolist())
+    for label in sorted(tested - seen):
+        raise EpisodeError(
+            f"The {settings.evaluate_on} data have the label {names[label]!r}, which no training "
+            "example has: a model cannot learn a label that occurs in test only."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initial model"))
         model = make_model()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -33,7 +35,7 @@ def custom_task(name: str) -> type[TaskSettings]:
     found = public[wanted]
     if isinstance(found, type):
         if issubclass(found, TaskSettings):
-            return found
+            return _guarded(name, found)
         raise EpisodeError(
             f"{name} is a class, but no TaskSettings: derive it from "
             "episode.tasks.settings.TaskSettings, or give a function of (seed, device)."
@@ -44,10 +46,45 @@ def custom_task(name: str) -> type[TaskSettings]:
         defaults: ClassVar[dict[str, dict[str, Any]]] = getattr(found, "defaults", {})
 
         def build(self, seed: int, device: str) -> Task:
-            task: Task = found(seed, device)
-            return task
+            return _built(name, lambda: found(seed, device))
 
     return Made
+
+
+@functools.cache
+def _guarded(name: str, found: type[TaskSettings]) -> type[TaskSettings]:
+    """The class, with a `build` that says in a sentence why it failed; one for each, to compare."""
+    if found.build is TaskSettings.build:
+        raise EpisodeError(f"{name} has no build(self, seed, device), which makes the task.")
+
+    class Guarded(found):  # type: ignore[valid-type, misc]
+        def build(self, seed: int, device: str) -> Task:
+            return _built(name, lambda: super(Guarded, self).build(seed, device))
+
+    return Guarded
+
+
+def _built(name: str, build: Callable[[], Task]) -> Task:
+    file = Path(name.partition(":")[0]).expanduser()
+    try:
+        task = build()
+    except EpisodeError:
+        raise
+    except Exception as error:
+        raise EpisodeError(f"{name} failed: {_place(file, error)}.") from error
+    if not isinstance(getattr(task, "num_clients", None), int):
+        raise EpisodeError(
+            f"{name} returned {type(task).__name__}: it must return a task, such as a NeuralTask."
+        )
+    return task
+
+
+def _place(file: Path, error: Exception) -> str:
+    """What was wrong, and in which line of the user's file."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(file.resolve())]
+    line = getattr(error, "lineno", None) or (lines[-1] if lines else "?")
+    return f"{type(error).__name__} in line {line}: {error}"
 
 
 def _load(path: Path) -> ModuleType:
@@ -73,10 +110,5 @@ def _load(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        places = [f.lineno for f in traceback.extract_tb(error.__traceback__)
-                  if f.filename == str(resolved)]  # fmt: skip
-        line = getattr(error, "lineno", None) or (places[-1] if places else "?")
-        raise EpisodeError(
-            f"{path} cannot be imported: {type(error).__name__} in line {line}: {error}."
-        ) from error
+        raise EpisodeError(f"{path} cannot be imported: {_place(path, error)}.") from error
     return module

@@ -71,6 +71,7 @@ class ImageNet(VisionSettings):
             clients=[train_files.select(train[part]) for part in parts],
             train=train_files.select(train[torch.cat(parts)]),
             held_out=test_files if testing else train_files.select(held_out),
+            names=ready.info["classes"],
             seed=seed,
             device=device,
         )

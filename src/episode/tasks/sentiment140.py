@@ -14,6 +14,7 @@ from episode.data.partition import by_id, by_user_similarity
 from episode.data.sources import sentiment140
 from episode.data.sources.layout import source_folder
 from episode.data.texts import Texts
+from episode.errors import EpisodeError
 from episode.models.lstm import TextClassifier
 from episode.models.text import Cell
 from episode.tasks.classification import classifier
@@ -89,6 +90,7 @@ class Sentiment140(TextSettings):
             clients=[tweets.select(part) for part in parts],
             train=tweets.select(torch.cat(parts)),
             held_out=Texts.of(ready, "manual", 1) if manual else tweets.select(held_out),
+            names=sentiment140.LABELS,
             seed=seed,
             device=device,
         )
@@ -116,6 +118,10 @@ class Sentiment140(TextSettings):
         """The tweets to train on and those to evaluate on, of users with enough of them."""
         users = ready["train-groups"].long()
         enough = torch.bincount(users)[users] >= self.minimum_tweets
+        if not enough.any():
+            raise EpisodeError(
+                f"No user has {self.minimum_tweets} tweets here: lower task.minimum_tweets."
+            )
         return hold_out(enough.nonzero().flatten(), self.evaluate_on, TEST_SHARE)
 
     def _deal(self, ready: Prepared, train: Tensor, seed: int) -> list[Tensor]:

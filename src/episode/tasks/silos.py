@@ -91,6 +91,7 @@ class Silos(TaskSettings):
             clients=[first.select(rows) for rows in train],
             train=first.select(torch.cat(train)),
             held_out=chosen,
+            names=ready.info["labels"],
             seed=seed,
             device=device,
         )
@@ -117,8 +118,11 @@ class Silos(TaskSettings):
             "columns": [self.text_column, self.label_column],
             "files": [fingerprint(file) for file in files],
             "unknown_words": self.unknown_words,
-            "vectors": fingerprint(vectors_file(Path(self.vectors))) if self.vectors else None,
+            "vectors": None,
         }
+        if self.vectors:  # with the name, for the files of one archive
+            given = Path(self.vectors).expanduser()
+            key["vectors"] = [given.name, fingerprint(vectors_file(given))]
         write = self._write_texts if kind == "texts" else _write_images
         return prepared("silos", key, lambda folder: write(folder, folders)), folders
 
@@ -156,7 +160,7 @@ class Silos(TaskSettings):
                     held_out.append(pair)
                 left = left[taken:]
             if not len(left):
-                raise EpisodeError(f"Silo {silo} of {self.data} has too few rows to train on.")
+                raise EpisodeError(f"Silo {silo + 1} of {self.data} has too few rows to train on.")
             train.append(left.sort().values)
         return train, held_out
 

@@ -66,6 +66,7 @@ class Snli(TextSettings):
             clients=[train.select(part) for part in parts],
             train=train.select(torch.cat(parts)),
             held_out=Texts.of(ready, self.evaluate_on, 2),
+            names=snli.LABELS,
             seed=seed,
             device=device,
         )

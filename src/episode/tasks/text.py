@@ -12,6 +12,7 @@ from episode.data.corpus import Corpus, UnknownWords
 from episode.data.home import Prepared, fingerprint, log, prepared
 from episode.data.sources.glove import default_vectors
 from episode.data.vectors import vectors_file
+from episode.errors import EpisodeError
 from episode.models.text import Cell, Pooling, frozen_words
 from episode.tasks.dealt import DealtSettings
 from episode.tasks.losses import LossName
@@ -42,6 +43,9 @@ class TextSettings(DealtSettings):
         def build(folder: Path) -> dict[str, Any]:
             corpus = Corpus(columns)
             fill(corpus)
+            for split, path in files.items():
+                if split not in corpus.splits:
+                    raise EpisodeError(f"{path} has no row with a label that counts.")
             info = corpus.write(folder, vectors, self.unknown_words)
             log.info(
                 "%s: %s of the tokens and %s of the words have a vector in %s.",

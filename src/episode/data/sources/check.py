@@ -46,13 +46,27 @@ def is_official(name: str, folder: Path) -> bool:
         "snli": "snli_1.0_train.jsonl",
         "sentiment140": sentiment140.TRAIN,
         "cifar10": cifar10.TRAIN[0],
-        "imagenet": "train/*/*.JPEG",
+        "imagenet": "train",
     }
     return find(folder, wanted.get(name, "*.txt*")) is not None
 
 
 def read_all(name: str, folder: Path) -> Counts:
     """Reads every row of a dataset; an error names the file and row that is wrong."""
+    counts = _counts(name, folder)
+    for split, labels in counts.items():
+        if not any(labels.values()):
+            raise EpisodeError(f"{folder} has no {split} row with a label that counts.")
+        for label, count in labels.items():
+            if count and "train" in counts and not counts["train"][label]:
+                raise EpisodeError(
+                    f"{folder} has {count:,} {split} rows of the label {label!r} and no training "
+                    "row: a model cannot learn a label that occurs in test only."
+                )
+    return counts
+
+
+def _counts(name: str, folder: Path) -> Counts:
     if name == "snli":
         return {
             split: _named(Counter(label for *_, label in snli.pairs(path)), snli.LABELS)

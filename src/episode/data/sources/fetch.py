@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from episode.data.corpus import needs_data_extra
-from episode.data.home import dataset_folder, home, make_folder
+from episode.data.home import dataset_folder, home, log, make_folder
 from episode.data.sources import check, cifar10, sentiment140, snli
 from episode.data.sources.layout import is_archive, unpack
 from episode.errors import EpisodeError, unknown
@@ -46,8 +46,19 @@ def fetch(name: str, origin: str | None, track: Track) -> Path:
     if name not in SOURCES:
         raise unknown("dataset", name, SOURCES)
     target = dataset_folder(name)
-    if not target.is_dir():
-        make_folder(target, lambda folder: _fill(name, origin, folder, track))
+    if target.is_dir():
+        if origin:
+            log.info("%s is here already; remove %s to take it from %s.", name, target, origin)
+        return target
+
+    def write(folder: Path) -> None:
+        try:
+            _fill(name, origin, folder, track)
+        except EpisodeError as error:  # the part is gone when this is read
+            whence = str(Path(origin).expanduser()) if origin else SOURCES[name].hub
+            raise EpisodeError(str(error).replace(str(folder), whence)) from None
+
+    make_folder(target, write)
     return target
 
 

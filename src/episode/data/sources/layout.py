@@ -89,6 +89,8 @@ def unpack(archive: Path, folder: Path) -> None:
         raise EpisodeError(f"{archive} would write outside of its folder ({error}).") from None
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, *_DAMAGE) as error:
         raise EpisodeError(f"The archive {archive} is damaged or cut off ({error}).") from None
+    except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in another way
+        raise EpisodeError(f"The archive {archive} cannot be unpacked ({error}).") from None
 
 
 _DAMAGE = (gzip.BadGzipFile, lzma.LZMAError)

@@ -29,7 +29,7 @@ def pairs(path: Path) -> Iterator[Pair]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                if pair := _pair(line, path, number):
+                if line.strip() and (pair := _pair(line, path, number)):
                     yield pair
     except OSError as error:
         raise EpisodeError(f"{path} cannot be read: {error.strerror}.") from None
