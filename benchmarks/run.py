@@ -284,6 +284,16 @@ def snli() -> Iterator[Figure]:
         yield figure(f"local steps per second: SNLI BiRNN 128, {algorithm}", rates)
 
 
+def images() -> Iterator[Figure]:
+    """A small ResNet on JPEG files, decoded ahead by threads, as a share of prepared batches."""
+    import images as workload
+
+    with workload.written() as files:
+        ours = workload.Gradients(files)
+        ratios = compare(ours, ours.prepared(), 20)
+        yield figure("share of prepared batches: JPEGs of 64 x 64, ResNet-18 of width 8", ratios)
+
+
 def monitor() -> Iterator[Figure]:
     """What watching a run adds to its CPU time, in percent: a small network, one worker.
 
@@ -308,6 +318,7 @@ BENCHMARKS = {
     "workers": workers,
     "pfl": pfl,
     "snli": snli,
+    "images": images,
     "allocation": allocation,
     "memory": memory,
     "scaling": scaling,

@@ -260,6 +260,12 @@ def test_folders_of_csv_jsonl_and_parquet_are_a_federation(tmp_path: Path) -> No
     assert run.summary["figures"]["test_accuracy"] == 1.0
 
 
+def test_the_example_of_three_clinics_learns() -> None:
+    folder = Path(__file__).parents[2] / "examples" / "silos"
+    chosen = read_experiment(None, ["task=silos", f"task.data={folder}", "budget.rounds=20"])
+    assert execute(job_of(chosen)).summary["figures"]["test_accuracy"] >= 0.95
+
+
 def test_folders_of_images_are_a_federation(tmp_path: Path) -> None:
     for silo in ("north", "south"):
         write_imagenet(tmp_path / "silos" / silo)
