@@ -56,7 +56,7 @@ def sweep(
     result. At the end: one table with means and spreads over seeds, also as files in the folder.
     """
     from episode.experiments.grid import read_grid
-    from episode.experiments.sweep import Orders, write_plan
+    from episode.experiments.sweep import Orders
     from episode.experiments.sweep import sweep as play
     from episode.results.groups import grouped
     from episode.results.sheets import brief_sheet, final_sheet
@@ -69,9 +69,8 @@ def sweep(
         return
     hushed = quiet or not speaks()
     with stoppable(command_line()) as stop, SweepDisplay(len(experiments), hushed) as display:
-        if speaks():
-            write_plan(folder, axes, experiments)
-        outcomes = play(experiments, Orders(folder, jobs, track and speaks(), stop), display)
+        orders = Orders(folder, jobs, track and speaks(), stop, axes if speaks() else None)
+        outcomes = play(experiments, orders, display)
     if not speaks():
         return
     groups = grouped([read_run(folder / e.name) for e in experiments])
@@ -172,7 +171,7 @@ def watch(
     from episode.results.live import Watch
 
     watched = Watch(folders)
-    if not watched.look():
+    if not watched.look() and not watched.at_work():
         raise EpisodeError(f"{folders[0]} holds no runs yet: start one, or give another folder.")
     if once or not out.is_terminal:
         out.print(watched.table())

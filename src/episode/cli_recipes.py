@@ -148,7 +148,8 @@ def _print_served(folder: Path, served: Sequence[Served], as_json: bool) -> None
             out.print(f"{claim.text} ({claim.figures})", markup=False)
         if s.missing:
             err.print(f"  Not made: {s.missing}", markup=False)
-    out.print(f"Tables, figures and claims: {folder}/README.md", markup=False)
+    if not all(s.missing for s in served):
+        out.print(f"Tables, figures and claims: {folder}/README.md", markup=False)
 
 
 def _pair(text: str) -> tuple[str, str]:

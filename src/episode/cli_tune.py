@@ -10,7 +10,7 @@ import typer
 
 from episode.cli_experiments import Settings, command_line
 from episode.display import say_trial
-from episode.errors import EpisodeError
+from episode.errors import EpisodeError, unknown
 from episode.terminal import AsJson, Quiet, out, stoppable, strict
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ def tune(
             "TPE needs ranges: --search schedule.gamma=0.01..1 --search threshold=…."
         )
     values = values if search else paper_protocol(values)
-    names = [n.strip() for n in per_algorithm.split(",")] if per_algorithm else [""]
+    if trials is not None and sampler is Samplers.grid:
+        raise EpisodeError("--trials is for --sampler tpe: the grid has all its points.")
+    names = _algorithms(per_algorithm) if per_algorithm else [""]
     found: dict[str, Any] = {}
     for algorithm in names:
         if algorithm:
@@ -102,6 +104,17 @@ def tune(
             _print_study(study, ended, label)
     if as_json:
         out.print_json(data=strict(found))
+
+
+def _algorithms(listed: str) -> list[str]:
+    """Names that are there, before any of them is tuned."""
+    from episode.core.algorithm import ALGORITHMS
+
+    names = list(dict.fromkeys(n.strip() for n in listed.split(",") if n.strip()))
+    for name in names:
+        if name not in ALGORITHMS:
+            raise unknown("algorithm", name, ALGORITHMS)
+    return names
 
 
 def _values(config: Path | None, settings: list[str]) -> dict[str, Any]:
@@ -140,7 +153,11 @@ def _print_study(study: Study, trials: list[Trial], label: str) -> None:
             *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in t.point.values()),
             f"{t.experiment.schedule.eta:.4g}",
             f"{t.experiment.schedule.gamma:.4g}",
-            "–" if t.value is None else f"{t.value:.4f}",
+            "–"
+            if t.value is None
+            else f"{t.value:.4f}"
+            if abs(t.value) < 1e6
+            else f"{t.value:.4g}",
             "" if t.status == "complete" else t.status,
         ]
         for t in trials

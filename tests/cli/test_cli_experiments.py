@@ -34,6 +34,13 @@ def test_tune_ends_with_a_config_that_runs(tmp_path: Path) -> None:
     done = episode("tune", *search, *rounds, "--folder", "t", cwd=tmp_path)
     assert "2 trials, the best first" in done.stdout
     assert episode("run", "t/best.toml", "--json", cwd=tmp_path).stdout
+    for wrong, message in (
+        (("--per-algorithm", "celgc,epsiode"), "did you mean 'episode'"),
+        (("--trials", "3"), "--trials is for --sampler tpe"),
+    ):
+        done = episode("tune", *search, *wrong, "--folder", "w", cwd=tmp_path, code=2)
+        assert message in " ".join(done.stderr.split())
+        assert not (tmp_path / "w").exists()
     other = episode("tune", *search, "--folder", "t", cwd=tmp_path, code=2)
     assert "is another one (they differ in config.budget.rounds)" in other.stderr
 

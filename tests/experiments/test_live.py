@@ -52,6 +52,22 @@ def test_running_stopped_and_ended_are_told_apart(tmp_path: Path) -> None:
         Watch([tmp_path / "nowhere"])
 
 
+def test_a_study_between_two_trials_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "runs" / "a")
+    (tmp_path / "locks").mkdir()
+    watch = Watch([tmp_path])
+    watch.look()
+    with (tmp_path / "locks" / "trial-0").open("w") as lock:
+        assert not watch.at_work()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert watch.at_work()
+    assert watch.at_work()
+    monkeypatch.setattr("episode.results.live.PATIENCE", 0.0)
+    assert not watch.at_work()
+
+
 def test_a_sparkline_falls_with_its_values() -> None:
     assert sparkline([3.0, 2.0, 1.0, 0.0], 4) == "█▆▃▁"
     assert sparkline([1.0]) == ""

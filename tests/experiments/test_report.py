@@ -21,6 +21,7 @@ from episode.experiments.config import Experiment, read_experiment
 from episode.experiments.extras import command_of
 from episode.results.bundle import drawing_only, plotly_script
 from episode.results.groups import grouped
+from episode.results.live import Watch
 from episode.results.report import write_report
 from episode.results.sheets import brief_sheet
 from episode.results.store import find_runs, read_run
@@ -114,6 +115,30 @@ def test_bad_folders_are_one_sentence_each(tmp_path: Path) -> None:
     (half / "config.json").write_text('{"seed": 0, "ta')
     with pytest.raises(EpisodeError, match=r"config\.json cannot be read"):
         find_runs([half])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.json", b'{"model_type": "bert"}', "not a run's folder: its config.json has no"),
+        ("config.json", b"[1, 2]", "not a run's folder"),
+        ("config.json", b'{"task": "text-classification"}', "not a run's folder"),
+        ("config.json", b'{"task": {}, "algorithm": "ppo"}', "not a run's folder"),
+        ("summary.json", b"[]", "is no summary of ours"),
+        ("rounds.jsonl", b"\xff\xfe\n{}\n", "damaged in line 1"),
+        ("rounds.jsonl", b'{"round": 0}\n\n', "damaged in line 1"),
+    ],
+)
+def test_folders_of_other_programs_and_damaged_ones_are_told(
+    tmp_path: Path, file: str, content: bytes, message: str
+) -> None:
+    folder = make_run(tmp_path / "a")
+    (folder / file).write_bytes(content)
+    with pytest.raises(EpisodeError, match=message):
+        find_runs([tmp_path])
+    if file != "summary.json":
+        with pytest.raises(EpisodeError, match=message):
+            Watch([tmp_path]).look()
 
 
 def test_a_run_without_rounds_yet_is_shown_as_not_finished(tmp_path: Path) -> None:

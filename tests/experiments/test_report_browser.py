@@ -263,6 +263,13 @@ def check_phone_and_print(browser: Any) -> None:
     while browser.execute_script(wide) > 360:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    for control in ("target", "clipping-run"):  # what a table and a plot are about
+        assert browser.find_element("id", control).is_displayed()
+    hidden = "return [...document.querySelectorAll('details')].filter(d => !d.open).length"
+    assert browser.execute_script(hidden) == 0
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     printed = base64.b64decode(browser.print_page())
     assert printed.startswith(b"%PDF")
 

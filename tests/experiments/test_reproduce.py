@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from episode.errors import EpisodeError
-from episode.experiments.reproduce import RECIPES, Kitchen, recipe, serve
+from episode.experiments.reproduce import RECIPES, Kitchen, index, recipe, serve
 from episode.experiments.reproduce import published as paper
 from episode.experiments.reproduce.computed import METHODS, Constants
 from episode.experiments.reproduce.recipe import Cell, Results
@@ -82,6 +82,12 @@ def test_synthetic_and_complexity_are_made_at_full_scale(tmp_path: Path) -> None
         for file in ("figure.png", "figure.pdf", "table.md", "table.tex", "table.csv",
                      "claims.md", "claims.json", "README.md"):  # fmt: skip
             assert (tmp_path / name / file).stat().st_size > 0
+        for file in ("table.tex", "claims.tex"):
+            assert (tmp_path / name / file).read_text().isascii()
+        index(kitchen, [served])  # what was made before stays listed
+    listed = (tmp_path / "README.md").read_text()
+    assert "synthetic/README.md" in listed
+    assert "complexity/README.md" in listed
     rows = list(csv.reader((tmp_path / "synthetic" / "table.csv").read_text().splitlines()))
     x, f = map(float, rows[3][3].split(", "))  # H = 4, EPISODE
     assert x == pytest.approx(2.598, abs=0.01)

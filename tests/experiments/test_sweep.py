@@ -62,6 +62,9 @@ def test_the_product_keeps_the_configs_other_settings(tmp_path: Path) -> None:
         (["algorithm=celgc,,episode"], "empty value"),
         (["algorithm=celgc,episod"], "did you mean 'episode'"),
         (["budget.local_step=1,2"], "did you mean 'budget.local_steps'"),
+        (["algorithm=celgc", "algorithm=fedavg"], "--over algorithm is given twice"),
+        (["seed=4..0"], r"the range is empty, write 0\.\.4"),
+        (["task=digits,synthetic"], r"different tasks \(digits, synthetic\) has no table"),
     ],
 )
 def test_mistakes_are_sentences_before_any_run(over: list[str], message: str) -> None:
@@ -100,14 +103,16 @@ def test_a_run_that_breaks_does_not_end_the_sweep(
 
 
 def test_a_second_sweep_in_the_folder_is_refused(tmp_path: Path) -> None:
-    experiments, _ = read_grid(None, TINY, ["seed=0"])
+    experiments, axes = read_grid(None, TINY, ["seed=0"])
 
     class Nested(Silent):
         def begin(self, name: str, experiment: object) -> None:
             with pytest.raises(EpisodeError, match="Another sweep is at work"):
-                sweep(experiments, Orders(tmp_path, jobs=1))
+                sweep(experiments, Orders(tmp_path, jobs=1, axes={"seed": [7, 8]}))
 
-    assert sweep(experiments, Orders(tmp_path, jobs=1), Nested())[0].status == "finished"
+    orders = Orders(tmp_path, jobs=1, axes=axes)
+    assert sweep(experiments, orders, Nested())[0].status == "finished"
+    assert json.loads((tmp_path / "sweep.json").read_text())["axes"] == {"seed": [0]}
 
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:

@@ -113,14 +113,17 @@ def test_a_study_of_another_space_is_refused(tmp_path: Path) -> None:
         (["schedule.eta=0.01..1"], {}, "A grid needs lists"),
         (["schedule.etta=1,2"], {}, "did you mean 'schedule.eta'"),
         (["schedule.eta=0.01"], {"metric": "accuracy"}, "There is no figure 'accuracy'"),
+        (["threshold=0,1"], {}, "γ/η must be a number above 0"),
+        (["threshold=0..1"], {"sampler": "tpe"}, "γ/η must be a number above 0"),
+        (["threshold=a,b"], {}, "γ/η must be a number above 0"),
+        (["schedule.eta=1", "schedule.gamma=1", "threshold=5"], {}, "two of them give the third"),
     ],
 )
 def test_mistakes_are_sentences(
     tmp_path: Path, space: list[str], options: dict[str, Any], message: str
 ) -> None:
-    study = Study(tmp_path, VALUES, parse_space(space, "synthetic"), **options)
     with pytest.raises(EpisodeError, match=message):
-        Tuner(study).run()
+        Tuner(Study(tmp_path, VALUES, parse_space(space, "synthetic"), **options)).run()
 
 
 def test_a_trial_left_behind_is_taken_up_where_it_was(tmp_path: Path) -> None:

@@ -29,8 +29,10 @@ def read_grid(
     """
     values = read_values(path) if path else {}
     axes = dict(_axes_in(values.pop(SECTION, {})))
-    for text in given:
-        key, chosen = parse_axis(text)
+    varied = [parse_axis(text) for text in given]
+    for key, chosen in varied:
+        if [k for k, _ in varied].count(key) > 1:
+            raise EpisodeError(f"--over {key} is given twice: list all its values in one.")
         axes[key] = chosen
     if not axes:
         raise EpisodeError(
@@ -42,6 +44,12 @@ def read_grid(
     for point in itertools.product(*axes.values()):
         experiment = at_point(values, dict(zip(axes, point, strict=True)))
         experiments.setdefault(experiment.id, experiment)
+    tasks = sorted({str(e.to_dict()["task"]["name"]) for e in experiments.values()})
+    if len(tasks) > 1:
+        raise EpisodeError(
+            f"A sweep over different tasks ({', '.join(tasks)}) has no table that compares them: "
+            "sweep each by itself."
+        )
     return list(experiments.values()), axes
 
 
@@ -63,6 +71,8 @@ def parse_axis(text: str, option: str = "--over") -> tuple[str, list[Any]]:
         raise EpisodeError(f"{option} {text!r} is not of the form section.key=value,value,….")
     if span := re.fullmatch(r"\s*(-?\d+)\.\.(-?\d+)\s*", listed):
         low, high = map(int, span.groups())
+        if low > high:
+            raise EpisodeError(f"{option} {text!r}: the range is empty, write {high}..{low}.")
         values: list[Any] = list(range(low, high + 1))
     else:
         whole = parse_value(listed)

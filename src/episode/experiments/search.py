@@ -55,6 +55,14 @@ def parse_space(given: Sequence[str], task: str) -> Space:
             space[key.strip()] = _range(text, *span.groups())
         if key.strip() != THRESHOLD and get_close_matches(key.strip(), [THRESHOLD], cutoff=0.8):
             raise unknown("setting", key.strip(), [THRESHOLD])
+    if {THRESHOLD, "schedule.eta", "schedule.gamma"} <= space.keys():
+        raise EpisodeError(
+            "η, γ and γ/η are searched, but two of them give the third: leave one out."
+        )
+    wanted = space.get(THRESHOLD, [1.0])
+    tried = [wanted.low, wanted.high] if isinstance(wanted, Range) else wanted
+    if any(isinstance(t, bool) or not isinstance(t, (int, float)) or t <= 0 for t in tried):
+        raise EpisodeError(f"--search {THRESHOLD}: γ/η must be a number above 0.")
     return space
 
 

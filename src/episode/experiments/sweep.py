@@ -74,6 +74,8 @@ class Orders:
     track: bool = False
     """Whether each run writes TensorBoard events."""
     stop: Callable[[], bool] | None = None
+    axes: dict[str, list[Any]] | None = None
+    """What is varied, to be written down once nobody else is at work there."""
 
 
 def sweep(
@@ -85,6 +87,8 @@ def sweep(
     """
     display = display or Silent()
     with _alone(orders.folder):
+        if orders.axes is not None:
+            write_plan(orders.folder, orders.axes, experiments)
         outcomes = {}
         pending = []
         for experiment in experiments:

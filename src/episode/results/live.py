@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from episode.results import store
 from episode.results.groups import LEADING
 
 BARS = "▁▂▃▄▅▆▇█"
+PATIENCE = 5.0
+"""Seconds without anybody at work after which nobody is."""
 WIDTH = 8
 """Characters of the picture of the loss."""
 
@@ -35,7 +38,7 @@ class Follower:
     def look(self) -> None:
         """Reads the new lines; a half-written one waits for the next look."""
         if not self.config:
-            self.config = store.read_json(self.folder / store.CONFIG)
+            self.config = store.read_config(self.folder)
         path = self.folder / store.ROUNDS
         if not path.exists():
             return
@@ -46,8 +49,11 @@ class Follower:
             added = file.read()
         whole = added[: added.rfind(b"\n") + 1]
         self._read += len(whole)
-        for line in whole.decode().splitlines():
-            record = store.loads(line)
+        for line in whole.splitlines():
+            try:
+                record = store.read_record(line)
+            except ValueError:
+                raise store.damaged(path, len(self.losses) + 1) from None
             self.last = record
             self.losses.append(float(record["loss"]))
             self.figures = record.get("figures", self.figures)
@@ -107,6 +113,7 @@ class Watch:
                 raise EpisodeError(f"There is no folder {folder}: give a run's, or a sweep's.")
         self._folders = list(folders)
         self._followers: dict[Path, Follower] = {}
+        self._seen_at_work = -math.inf
 
     def look(self) -> list[Follower]:
         """All runs, up to date."""
@@ -119,11 +126,18 @@ class Watch:
         return list(self._followers.values())
 
     def at_work(self) -> bool:
-        """Whether anything may still change: a run or a sweep holds its lock."""
+        """Whether anything may still change: a run, a sweep or a study's trial holds its lock.
+
+        (A study holds none between two trials: so it is given some seconds.)
+        """
         locks = [f / name for f in self._folders for name in ("sweep.lock", "runs/sweep.lock")]
-        return any(map(is_locked, locks)) or any(
+        trials = [lock for f in self._folders for lock in f.glob("locks/*")]
+        working = any(map(is_locked, [*locks, *trials])) or any(
             f.status == "running" for f in self._followers.values()
         )
+        if working:
+            self._seen_at_work = time.monotonic()
+        return working or bool(trials and time.monotonic() - self._seen_at_work < PATIENCE)
 
     def table(self) -> Table:
         """What a terminal shows."""

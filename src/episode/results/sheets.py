@@ -15,8 +15,20 @@ from episode.results.store import write_text
 
 _LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-     "±": r"$\pm$", "η": r"$\eta$", "γ": r"$\gamma$", "≤": r"$\leq$", "‖": r"$\|$", "–": "--"}
+     "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\textasciitilde{}", "–": "--", "—": "---",
+     "…": r"\dots{}", "’": "'", "\u0304": "",  # x̄ is x: a bar cannot be put on what is past
+     **{sign: rf"\ensuremath{{\{name}}}" for sign, name in {
+         "α": "alpha", "β": "beta", "γ": "gamma", "Γ": "Gamma", "Δ": "Delta", "ε": "epsilon",
+         "η": "eta", "κ": "kappa", "λ": "lambda", "μ": "mu", "ρ": "rho", "σ": "sigma",
+         "Ω": "Omega", "∇": "nabla", "∞": "infty", "√": "surd", "±": "pm", "×": "times",
+         "·": "cdot", "≤": "leq", "≥": "geq", "≪": "ll", "≲": "lesssim", "≈": "approx",
+         "‖": "|", "→": "to", "∈": "in"}.items()},
+     **{sign: rf"\ensuremath{{^{{{digit}}}}}" for sign, digit in zip(
+         "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ᐟ", [*"0123456789-+/"], strict=True)},
+     **{sign: rf"\ensuremath{{_{{{digit}}}}}" for sign, digit in zip(
+         "₀₁₂₃₄₅₆₇₈₉", [*"0123456789"], strict=True)}}
 )  # fmt: skip
+"""Signs of our tables in LaTeX, in any mode; `≲` needs amssymb."""
 
 
 @dataclass(frozen=True)

@@ -48,15 +48,26 @@ class StoredRun:
 
 def read_run(folder: Path) -> StoredRun:
     """The run in a folder, finished or not."""
+    summary = folder / SUMMARY
+    ended = read_json(summary) if summary.exists() else {}
+    if not isinstance(ended, dict):
+        raise EpisodeError(f"{summary} is no summary of ours: leave its folder out, or remove it.")
+    return StoredRun(folder, read_config(folder), read_rounds(folder / ROUNDS), ended)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """A run's config; refuses one that something else has written."""
     if not (folder / CONFIG).is_file():
         raise EpisodeError(f"{folder} is not a run's folder: it has no {CONFIG}.")
-    summary = folder / SUMMARY
-    return StoredRun(
-        folder,
-        read_json(folder / CONFIG),
-        read_rounds(folder / ROUNDS),
-        read_json(summary) if summary.exists() else {},
+    config = read_json(folder / CONFIG)
+    ours = isinstance(config, dict) and all(
+        isinstance(config.get(section), dict) for section in ("task", "algorithm")
     )
+    if not ours:
+        raise EpisodeError(
+            f"{folder} is not a run's folder: its {CONFIG} has no task and algorithm of ours."
+        )
+    return dict(config)
 
 
 def read_json(path: Path) -> Any:
@@ -74,19 +85,30 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     records = []
-    lines = path.read_text().split("\n")
-    for number, line in enumerate(lines):
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
-            records.append(loads(line))
+            records.append(read_record(line))
         except ValueError:
-            if number == len(lines) - 1:
+            if number == len(lines):
                 break
-            raise EpisodeError(
-                f"{path} is damaged in line {number + 1}: leave its folder out, or remove it."
-            ) from None
+            raise damaged(path, number) from None
     return records
+
+
+def read_record(line: bytes) -> dict[str, Any]:
+    """A round as it was written; a ValueError where it is none."""
+    record = loads(line.decode())
+    if not isinstance(record, dict) or not {"round", "loss", "threshold", "seconds"} <= set(record):
+        raise ValueError
+    return record
+
+
+def damaged(path: Path, line: int) -> EpisodeError:
+    """The error for a file of rounds that holds something else."""
+    return EpisodeError(f"{path} is damaged in line {line}: leave its folder out, or remove it.")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -75,9 +75,18 @@ def claims_sheet(claims: Sequence[Claim]) -> Sheet:
 def index(kitchen: Kitchen, served: Sequence[Served]) -> None:
     """One page about all recipes that were made, and what the others lack."""
     lines = [f"# The paper's tables and figures, scale `{kitchen.scale}`", ""]
-    for s in served:
-        lines += [f"## [{s.recipe.title}]({s.recipe.name}/README.md)", "", f"{s.recipe.place}.", ""]
-        lines += [f"Not made: {s.missing}" if s.missing else claims_sheet(s.claims).markdown(), ""]
+    now = {s.recipe.name: s for s in served}
+    for name, entry in RECIPES.items():
+        earlier = kitchen.folder / name / "claims.md"
+        if name in now and now[name].missing:
+            text = f"Not made: {now[name].missing}"
+        elif name in now:
+            text = claims_sheet(now[name].claims).markdown()
+        elif earlier.exists():
+            text = earlier.read_text()
+        else:
+            continue
+        lines += [f"## [{entry.title}]({name}/README.md)", "", f"{entry.place}.", "", text, ""]
     write_text(kitchen.folder / "README.md", "\n".join(lines).rstrip() + "\n")
 
 

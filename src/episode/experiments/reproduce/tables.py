@@ -126,6 +126,7 @@ def beside_paper(
 ) -> Sheet:
     """Training loss and test accuracy, ours and the paper's, cell by cell."""
     rows = []
+    digits = 1 if all(round(v, 1) == v for _, v in published.values()) else 2  # as it prints them
     for cell in cells:
         algorithm, interval, similarity = cell
         loss, accuracy = results.text(cell)
@@ -138,8 +139,8 @@ def beside_paper(
                 NAMES.get(algorithm, algorithm),
                 loss,
                 accuracy,
-                "–" if paper is None else f"{paper[0]:g}",
-                "–" if paper is None else f"{paper[1]:g}%",
+                "–" if paper is None else f"{paper[0]:.3f}",
+                "–" if paper is None else f"{paper[1]:.{digits}f}%",
             ]
         )
     columns = ["Interval", "Similarity", "Algorithm", "Train loss", "Test acc.",

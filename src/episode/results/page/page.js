@@ -53,7 +53,10 @@ function traces(axis, figure, view) {
   for (const group of report.groups.filter(shown)) {
     const runs = group.runs.map((i) => report.runs[i]);
     const style = { color: colour(group.label), width: 2, dash: dash(group) };
-    const curves = runs.map((r) => points(r, axis, figure)).filter(([x]) => x.length);
+    // A diverged run ends early: it is marked, and the mean is that of the others.
+    const whole = runs.filter((r) => r.status !== "diverged");
+    const curves = (whole.length ? whole : runs).map((r) => points(r, axis, figure))
+      .filter(([x]) => x.length);
     if (view === "each" || curves.length < 2) {
       runs.forEach((run) => {
         const [x, y] = points(run, axis, figure);
@@ -204,7 +207,8 @@ function fillTargets() {
 
 function suggestTarget() {
   const figure = $("target-figure").value, rises = risesToBetter(figure);
-  const last = report.runs.map((r) => points(r, "round", figure)[1].findLast((v) => v !== null))
+  const whole = report.runs.filter((r) => r.status !== "diverged");
+  const last = (whole.length ? whole : report.runs).map((r) => points(r, "round", figure)[1].findLast((v) => v !== null))
     .filter((v) => v !== undefined);
   if (!last.length) return;
   const best = rises ? Math.max(...last) : Math.min(...last);
@@ -279,6 +283,7 @@ function listen() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
   addEventListener("beforeprint", () => {
     document.documentElement.dataset.theme = "light";
+    for (const entry of document.querySelectorAll("details")) entry.open = true;
     drawAll();
   });
   addEventListener("afterprint", setTheme);
