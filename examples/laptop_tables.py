@@ -57,8 +57,9 @@ TABLES = {
         tuned_at=(50, 4), pairs=pairs((0.1, 0.3, 1.0), (0.1, 1 / 3, 1.0)), iterations=400,
     ),
     "snli-longer": Table(
-        [(10, 4)], tuned_at=(10, 4), pairs=[(1.0, 0.1)], iterations=1400, task={"batch_size": 64},
-        algorithms=("celgc", "naive_parallel_clip", "episode"),
+        [(10, 4)], tuned_at=(10, 4), pairs=[(1.0, 0.1)], iterations=1680,
+        task={"batch_size": 64, "hidden": 128, "classifier": 128},
+        algorithms=("episode", "celgc", "naive_parallel_clip"),
     ),
     "sentiment140": Table(
         [(s, 4) for s in (0, 10, 20)],
