@@ -43,7 +43,7 @@ def test_tuned_first_every_run_has_the_winners_settings(
 ) -> None:
     few: dict[str, Any] = {"schedule.gamma": [0.01, 0.1], THRESHOLD: [0.1]}
     monkeypatch.setattr(tuning, "parse_space", lambda given, task: few)
-    kitchen = Kitchen("smoke", tmp_path, overrides=["budget.rounds=2"])
+    kitchen = Kitchen("smoke", tmp_path, overrides=["record.evaluate_every=0"])
     trials: list[str] = []
     recipes = [RECIPES["digits"], RECIPES["synthetic"]]
     tuned = tune_first(kitchen, recipes, lambda name, e: trials.append(name))

@@ -12,6 +12,7 @@ from episode.errors import EpisodeError
 from episode.experiments.reproduce import RECIPES, Kitchen, index, recipe, serve
 from episode.experiments.reproduce import published as paper
 from episode.experiments.reproduce.computed import METHODS, Constants
+from episode.experiments.reproduce.others import _imagenet_claims
 from episode.experiments.reproduce.recipe import Cell, Results
 from episode.experiments.reproduce.snli import SnliEffects, ablation_claims
 from episode.experiments.sweep import Orders, sweep
@@ -115,7 +116,12 @@ def made_results(accuracies: dict[Cell, float]) -> Results:
     def run(accuracy: float) -> StoredRun:
         figures = {"test_accuracy": accuracy / 100, "train_loss": 1 - accuracy / 100}
         rounds = [{"round": 9, "seconds": 1.0, "figures": figures}]
-        return StoredRun(Path("x"), {}, rounds, {"status": "finished", "figures": figures})
+        return StoredRun(
+            Path("x"),
+            {"budget": {"local_steps": 1}},
+            rounds,
+            {"status": "finished", "figures": figures},
+        )
 
     return Results({cell: [run(a)] for cell, a in accuracies.items()})
 
@@ -138,6 +144,27 @@ def test_judged_by_the_papers_own_numbers_claims_fare_as_its_table_says(tmp_path
     nearly = "EPISODE nearly matches NaiveParallelClip's test accuracy for I ≤ 8"
     assert verdicts[nearly] == "holds"
     assert list(verdicts.values()).count("not testable at this scale") == 1
+    assert verdicts["CELGC worsens drastically with more heterogeneity"] == "holds"
+    found = {cell: accuracy for cell, (_, accuracy) in paper.IMAGENET.items()}
+    ahead = [c for c in _imagenet_claims(kitchen, made_results(found)) if "most where" in c.text]
+    assert [c.verdict for c in ahead] == ["does not hold"], "it is 0.28 points at both"
+    better = found | {("episode", 64, 50): 75.0}
+    ahead = [c for c in _imagenet_claims(kitchen, made_results(better)) if "most where" in c.text]
+    assert [c.verdict for c in ahead] == ["holds"]
+
+
+def test_what_a_recipe_sets_itself_cannot_be_set(tmp_path: Path) -> None:
+    for override in ("budget.rounds=2", "algorithm=celgc", "seed=3"):
+        with pytest.raises(EpisodeError, match="a recipe sets"):
+            RECIPES["digits"].experiments(Kitchen("smoke", tmp_path, overrides=[override]))
+
+
+def test_a_mean_over_some_of_the_runs_says_so() -> None:
+    cell = ("episode", 4, 30.0)
+    (run,) = made_results({cell: 80.0}).runs[cell]
+    diverged = StoredRun(Path("y"), {}, [], {"status": "diverged", "figures": {}})
+    assert Results({cell: [run, run]}).text(cell)[1] == "80.0 ± 0.0%"
+    assert Results({cell: [run, diverged]}).text(cell)[1] == "80.0% (1 of 2 runs)"
 
 
 def test_verdicts_can_fail(tmp_path: Path) -> None:

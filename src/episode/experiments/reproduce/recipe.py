@@ -139,8 +139,6 @@ def cell_experiment(
     tuned = kitchen.tuned.get(values["task"]["name"])
     for key, value in tuned.settings(algorithm).items() if tuned else ():
         apply_override(values, f"{key}={value!r}")
-    for override in kitchen.overrides:
-        apply_override(values, override)
     point: dict[str, Any] = {
         "algorithm": algorithm,
         "task.similarity": float(similarity),
@@ -148,6 +146,13 @@ def cell_experiment(
         "budget.rounds": max(1, -(-iterations // steps)),
         "seed": seed,
     }
+    for override in kitchen.overrides:
+        key = override.partition("=")[0].strip()
+        if key in {*point, "algorithm.name"}:
+            raise EpisodeError(
+                f"--set {override}: a recipe sets {key} itself, for each of its runs."
+            )
+        apply_override(values, override)
     return at_point(values, point)
 
 
@@ -188,7 +193,9 @@ class Results:
                 if r.status == "finished"
             ]
             digits = 3 if unit == "" else 1
-            pairs.append(Spread.of(values).text(digits) + unit if values else "–")
+            left_out = f" ({len(values)} of {len(self.runs[cell])} runs)"
+            mark = left_out if len(values) < len(self.runs[cell]) else ""
+            pairs.append(Spread.of(values).text(digits) + unit + mark if values else "–")
         return pairs[0], pairs[1]
 
     def curve(self, cell: Cell, name: str, axis: str) -> tuple[list[float], list[float]]:

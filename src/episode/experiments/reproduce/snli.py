@@ -99,6 +99,7 @@ class SnliEffects(OfRuns):
         celgc = {i: r.accuracy(("celgc", i, 30)) for i in INTERVALS}
         words = f"NaiveParallelClip {top:.1f}%; EPISODE " + _by("I", by_i)
         resilient = {s: r.accuracy(("episode", 4, s)) for s in SIMILARITIES}
+        worsened = {s: r.accuracy(("celgc", 4, s)) for s in SIMILARITIES}
         rounds = {
             i: (r.rounds_to_loss(("episode", i, 30), r.loss(("celgc", i, 30))),
                 len(r.runs[("celgc", i, 30)][0].rounds))
@@ -128,6 +129,10 @@ class SnliEffects(OfRuns):
                    f"{_by('s', resilient)}; within 1 point"),
             judged(kitchen, "EPISODE at s = 10 is nearly as good as NaiveParallelClip",
                    resilient[10] >= top - NEAR, f"{resilient[10]:.1f}% against {top:.1f}%"),
+            judged(kitchen, "CELGC worsens drastically with more heterogeneity",
+                   worsened[50] > worsened[30] > worsened[10]
+                   and worsened[50] - worsened[10] > NEAR,
+                   f"{_by('s', worsened)}; falling, by more than {NEAR} points in all"),
             judged(kitchen, "CELGC's training loss at s = 50 is worse than EPISODE's at s = 10",
                    worst > best, f"{worst:.3f} against {best:.3f}"),
         ]  # fmt: skip

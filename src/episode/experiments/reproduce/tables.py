@@ -192,6 +192,8 @@ def notes(kitchen: Kitchen, task: Task) -> list[str]:
         return [MADE_UP]
     portion = task.portions[kitchen.scale]
     text = f"{portion.iterations:,} iterations, {kitchen.seeds} seed(s), on the test split."
+    if kitchen.seeds > 1:
+        text += " Tables are means over seeds; curves and running times are the first seed's."
     if (tuned := kitchen.tuned.get(task.name)) is not None:
         text += f" η and γ were chosen on the validation split by the study in {tuned.study}."
     if kitchen.scale == "laptop":
