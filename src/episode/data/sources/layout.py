@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 from episode.data.home import dataset_folder, fingerprint, home, make_folder
 from episode.errors import EpisodeError
@@ -85,8 +86,6 @@ def unpack(archive: Path, folder: Path) -> None:
             _unzip(archive, folder)
         else:
             _untar(archive, folder)
-    except tarfile.FilterError as error:
-        raise EpisodeError(f"{archive} would write outside of its folder ({error}).") from None
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, *_DAMAGE) as error:
         raise EpisodeError(f"The archive {archive} is damaged or cut off ({error}).") from None
     except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in another way
@@ -99,24 +98,38 @@ _DAMAGE = (gzip.BadGzipFile, lzma.LZMAError)
 def _unzip(archive: Path, folder: Path) -> None:
     with zipfile.ZipFile(archive) as zipped:
         for member in zipped.infolist():
-            target = (folder / member.filename).resolve()
-            if not target.is_relative_to(folder.resolve()):
-                raise EpisodeError(
-                    f"{archive} would write outside of its folder ({member.filename!r})."
-                )
+            target = _inside(folder, member.filename, archive)
             if member.is_dir():
                 target.mkdir(parents=True, exist_ok=True)
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with zipped.open(member) as source, target.open("wb") as file:
-                shutil.copyfileobj(source, file)
+            else:
+                with zipped.open(member) as source:
+                    _write(target, source)
 
 
 def _untar(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tarred:
         for member in tarred:
-            if not (member.isfile() or member.isdir()):
+            target = _inside(folder, member.name, archive)
+            if member.isdir():
+                target.mkdir(parents=True, exist_ok=True)
+            elif member.isfile() and (source := tarred.extractfile(member)):
+                with source:
+                    _write(target, source)
+            else:
                 raise EpisodeError(
                     f"{archive} holds {member.name!r}, which is neither a file nor a folder."
                 )
-            tarred.extract(member, folder, filter="data")
+
+
+def _inside(folder: Path, name: str, archive: Path) -> Path:
+    """Where a file of the archive goes; refuses a name that leads out of the folder."""
+    target = (folder / name).resolve()
+    if not target.is_relative_to(folder.resolve()):
+        raise EpisodeError(f"{archive} would write outside of its folder ({name!r}).")
+    return target
+
+
+def _write(target: Path, source: IO[bytes]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+        shutil.copyfileobj(source, file)
