@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pickle
 import subprocess
 import sys
 import zipfile
@@ -330,8 +331,38 @@ def test_a_label_that_only_held_out_rows_have_is_named(
     chosen = settings("imagenet")
     for file in (Path(chosen["data"]) / "train" / "n02").iterdir():
         file.unlink()
-    with pytest.raises(EpisodeError, match=r"test data have the label 'n02', which no training"):
+    with pytest.raises(EpisodeError, match=r"val/n02/\S+ has the label 'n02', which no training"):
         job_of(experiment(chosen))
+
+
+def test_a_row_whose_label_no_training_row_has_is_named(
+    settings: Callable[[str], dict[str, Any]],
+) -> None:
+    snli, tweets, images = (settings(name) for name in ("snli", "sentiment140", "cifar10"))
+    train = Path(snli["data"]) / "snli_1.0_train.jsonl"
+    train.write_text(train.read_text().replace('"neutral"', '"entailment"'))
+    train = Path(tweets["data"]) / "training.1600000.processed.noemoticon.csv"
+    train.write_bytes(train.read_bytes().replace(b'"4",', b'"0",'))
+    for k in range(1, 6):
+        batch = Path(images["data"]) / f"data_batch_{k}"
+        content = pickle.loads(batch.read_bytes(), encoding="bytes")
+        content[b"labels"] = [min(y, 8) for y in content[b"labels"]]
+        batch.write_bytes(pickle.dumps(content, protocol=2))
+    for chosen, message in (
+        (snli, "Line 2 of .*dev.jsonl has the label 'neutral'"),
+        (tweets, "Row 1 of .*testdata.manual.*csv has the label 'positive'"),
+        (images, "Image 9 of .*test_batch has the label 'truck'"),
+    ):
+        with pytest.raises(EpisodeError, match=message):
+            job_of(experiment(chosen))
+
+
+def test_a_label_that_only_held_out_rows_of_a_silo_have_is_named(tmp_path: Path) -> None:
+    folder = write_silos(tmp_path / "silos")
+    with (folder / "silo0" / "a.csv").open("a") as file:
+        file.writelines(f"odd day,rare{k}\n" for k in range(6))
+    with pytest.raises(EpisodeError, match=r"test data have the label 'rare\d', which no training"):
+        job_of(silos(folder, test_share=0.5))
 
 
 def test_a_prepared_array_that_is_cut_off_is_named(

@@ -62,6 +62,10 @@ class Corpus:
         into.labels.append(label)
         into.groups.append(group)
 
+    def labels(self, split: str) -> set[int]:
+        """The labels that a split has."""
+        return set(self.splits[split].labels)
+
     def _encode_text(self, text: str) -> array[int]:
         words = self._tokenise(text)
         if self.marks:

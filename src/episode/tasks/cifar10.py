@@ -12,7 +12,7 @@ from torch import Tensor
 from episode.data.home import Prepared, fingerprint, prepared, save
 from episode.data.images import Images
 from episode.data.sources import cifar10
-from episode.data.sources.layout import source_folder
+from episode.data.sources.layout import source_folder, test_only
 from episode.tasks.classification import classifier
 from episode.tasks.dealt import Deal, hold_out
 from episode.tasks.neural import NeuralTask
@@ -89,9 +89,13 @@ class Cifar10(VisionSettings):
 
 def _write(folder: Path, files: dict[str, list[Path]]) -> dict[str, Any]:
     sizes: dict[str, int] = {}
+    seen = np.zeros(0, np.int64)
     for split, paths in files.items():
         labels = np.concatenate([cifar10.read_batch(path)[1] for path in paths])
         sizes[split] = len(labels)
+        seen = labels if split == "train" else seen
+        for label in sorted(set(labels.tolist()) - set(seen.tolist())):
+            raise test_only(cifar10.where(paths[0], label), cifar10.LABELS[label])
         images = np.lib.format.open_memmap(
             folder / f"{split}-images.npy", "w+", np.uint8, (len(labels), *cifar10.SHAPE)
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 from episode.data.decoding import VERIFIED, ImageFiles, verify_images
 from episode.data.home import Prepared, fingerprint, prepared, save
 from episode.data.sources import imagenet
-from episode.data.sources.layout import source_folder
+from episode.data.sources.layout import source_folder, test_only
 from episode.tasks.classification import classifier
 from episode.tasks.dealt import Deal, hold_out
 from episode.tasks.neural import NeuralTask
@@ -104,8 +104,13 @@ class ImageNet(VisionSettings):
 def _write(folder: Path, folders: dict[str, Path]) -> dict[str, Any]:
     names = imagenet.classes(folders["train"])
     info: dict[str, Any] = {"classes": names, "folders": {}, "splits": {}}
+    seen: set[int] = set()
     for split, root in folders.items():
         found = imagenet.images(root, names)
+        seen = {label for _, label in found} if split == "train" else seen
+        for path, label in found:
+            if label not in seen:
+                raise test_only(str(path), names[label])
         if len(found) <= VERIFIED:
             verify_images([path for path, _ in found])
         listed = [str(path.relative_to(root)) for path, _ in found]

@@ -112,7 +112,7 @@ class Sentiment140(TextSettings):
                     user = users.setdefault(tweet.user, len(users))
                     corpus.add(split, (tweet.text,), tweet.label, user)
 
-        return self.prepare_texts("sentiment140", files, 1, fill)
+        return self.prepare_texts("sentiment140", files, 1, fill, sentiment140)
 
     def _split(self, ready: Prepared) -> tuple[Tensor, Tensor]:
         """The tweets to train on and those to evaluate on, of users with enough of them."""

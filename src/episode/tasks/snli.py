@@ -84,4 +84,4 @@ class Snli(TextSettings):
                 for premise, hypothesis, label in snli.pairs(path):
                     corpus.add(split, (premise, hypothesis), label)
 
-        return self.prepare_texts("snli", files, 2, fill)
+        return self.prepare_texts("snli", files, 2, fill, snli)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
 from episode.data.corpus import Corpus, UnknownWords
 from episode.data.home import Prepared, fingerprint, log, prepared
 from episode.data.sources.glove import default_vectors
+from episode.data.sources.layout import test_only
 from episode.data.vectors import vectors_file
 from episode.errors import EpisodeError
 from episode.models.text import Cell, Pooling, frozen_words
 from episode.tasks.dealt import DealtSettings
 from episode.tasks.losses import LossName
+
+
+class Source(Protocol):
+    """The module of a dataset's official files."""
+
+    LABELS: tuple[str, ...]
+
+    def where(self, path: Path, label: int, /) -> str:
+        """The first row of a label, in words."""
 
 
 class TextSettings(DealtSettings):
@@ -30,7 +40,12 @@ class TextSettings(DealtSettings):
     unknown_words: UnknownWords = "drop"
 
     def prepare_texts(
-        self, name: str, files: Mapping[str, Path], columns: int, fill: Callable[[Corpus], None]
+        self,
+        name: str,
+        files: Mapping[str, Path],
+        columns: int,
+        fill: Callable[[Corpus], None],
+        source: Source,
     ) -> Prepared:
         """Tokens and vectors, read from the official files once; says how much is covered."""
         vectors = Path(self.vectors).expanduser() if self.vectors else default_vectors()
@@ -46,6 +61,8 @@ class TextSettings(DealtSettings):
             for split, path in files.items():
                 if split not in corpus.splits:
                     raise EpisodeError(f"{path} has no row with a label that counts.")
+                for label in sorted(corpus.labels(split) - corpus.labels("train")):
+                    raise test_only(source.where(path, label), source.LABELS[label])
             info = corpus.write(folder, vectors, self.unknown_words)
             log.info(
                 "%s: %s of the tokens and %s of the words have a vector in %s.",

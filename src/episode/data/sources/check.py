@@ -10,7 +10,7 @@ from pathlib import Path
 
 from episode.data.decoding import verify_images
 from episode.data.sources import cifar10, imagenet, sentiment140, snli
-from episode.data.sources.layout import find, require
+from episode.data.sources.layout import find, require, test_only
 from episode.data.vectors import count_vectors
 from episode.errors import EpisodeError
 
@@ -59,11 +59,21 @@ def read_all(name: str, folder: Path) -> Counts:
             raise EpisodeError(f"{folder} has no {split} row with a label that counts.")
         for label, count in labels.items():
             if count and "train" in counts and not counts["train"][label]:
-                raise EpisodeError(
-                    f"{folder} has {count:,} {split} rows of the label {label!r} and no training "
-                    "row: a model cannot learn a label that occurs in test only."
-                )
+                raise test_only(_where(name, folder, split, list(labels).index(label)), label)
     return counts
+
+
+def _where(name: str, folder: Path, split: str, label: int) -> str:
+    """The first row of a split that has a label, in words."""
+    if name == "snli":
+        return snli.where(snli.files(folder)[split], label)
+    if name == "sentiment140":
+        return sentiment140.where(sentiment140.files(folder)[split], label)
+    if name == "cifar10":
+        return cifar10.where(cifar10.files(folder)[split][0], label)
+    folders = imagenet.folders(folder)
+    found = imagenet.images(folders[split], imagenet.classes(folders["train"]))
+    return str(next(path for path, number in found if number == label))
 
 
 def _counts(name: str, folder: Path) -> Counts:

@@ -45,6 +45,11 @@ def read_batch(path: Path) -> Batch:
     return _checked(content, path)
 
 
+def where(path: Path, label: int) -> str:
+    """The first image of a label, in words."""
+    return f"Image {read_batch(path)[1].tolist().index(label)} of {path}"
+
+
 def _checked(content: Any, path: Path) -> Batch:
     if not isinstance(content, dict):
         raise EpisodeError(f"{path} holds no dict with data and labels: it is no CIFAR-10 batch.")

@@ -60,6 +60,14 @@ def require(folder: Path, names: Iterable[str], dataset: str) -> list[Path]:
     return paths
 
 
+def test_only(where: str, label: str) -> EpisodeError:
+    """The error for a row whose label no training row has."""
+    return EpisodeError(
+        f"{where} has the label {label!r}, which no training row has: a model cannot learn a label "
+        "that occurs in test only."
+    )
+
+
 def is_archive(path: Path) -> bool:
     """Whether the name is that of an archive."""
     return path.name.lower().endswith(ARCHIVES)

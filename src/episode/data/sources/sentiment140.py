@@ -17,7 +17,7 @@ COLUMNS = ("polarity", "id", "date", "query", "user", "text")
 POLARITIES = {"0": 0, "4": 1}
 NEUTRAL = "2"
 """Occurs in the hand-labelled file only, and is left out."""
-LABELS = ("negative", "positive")
+LABELS: tuple[str, ...] = ("negative", "positive")
 
 
 class Tweet(NamedTuple):
@@ -51,6 +51,16 @@ def tweets(path: Path) -> Iterator[Tweet]:
         raise EpisodeError(f"{path} cannot be read: {error.strerror}.") from None
     if not row_number:
         raise EpisodeError(f"{path} is empty: get the file again.")
+
+
+def where(path: Path, label: int) -> str:
+    """The first tweet of a label, in words."""
+    with path.open(encoding="latin-1", newline="") as file:
+        for number, row in enumerate(csv.reader(file, strict=True), 1):
+            tweet = _tweet(row, path, number)
+            if tweet and tweet.label == label:
+                return f"Row {number} of {path}"
+    return str(path)
 
 
 def _tweet(row: list[str], path: Path, number: int) -> Tweet | None:

@@ -10,7 +10,7 @@ from episode.data.sources.layout import require
 from episode.errors import EpisodeError
 
 SPLITS = {"train": "train", "validation": "dev", "test": "test"}
-LABELS = ("entailment", "neutral", "contradiction")
+LABELS: tuple[str, ...] = ("entailment", "neutral", "contradiction")
 UNDECIDED = "-"
 """The gold label of pairs on which annotators did not agree: left out, as everybody does."""
 
@@ -35,6 +35,16 @@ def pairs(path: Path) -> Iterator[Pair]:
         raise EpisodeError(f"{path} cannot be read: {error.strerror}.") from None
     if not number:
         raise EpisodeError(f"{path} is empty: get the file again.")
+
+
+def where(path: Path, label: int) -> str:
+    """The first pair of a label, in words."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            pair = _pair(line, path, number) if line.strip() else None
+            if pair and pair[2] == label:
+                return f"Line {number} of {path}"
+    return str(path)
 
 
 def _pair(line: bytes, path: Path, number: int) -> Pair | None:
