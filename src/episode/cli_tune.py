@@ -144,6 +144,12 @@ def _as_dict(study: Study, trial: Trial) -> dict[str, Any]:
     }
 
 
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
+
+
 def _print_study(study: Study, trials: list[Trial], label: str) -> None:
     from episode.results.sheets import Sheet
 
@@ -153,11 +159,7 @@ def _print_study(study: Study, trials: list[Trial], label: str) -> None:
             *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in t.point.values()),
             f"{t.experiment.schedule.eta:.4g}",
             f"{t.experiment.schedule.gamma:.4g}",
-            "–"
-            if t.value is None
-            else f"{t.value:.4f}"
-            if abs(t.value) < 1e6
-            else f"{t.value:.4g}",
+            _figure(t.value),
             "" if t.status == "complete" else t.status,
         ]
         for t in trials

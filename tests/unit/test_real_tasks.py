@@ -361,7 +361,7 @@ def test_a_label_that_only_held_out_rows_of_a_silo_have_is_named(tmp_path: Path)
     folder = write_silos(tmp_path / "silos")
     with (folder / "silo0" / "a.csv").open("a") as file:
         file.writelines(f"odd day,rare{k}\n" for k in range(6))
-    with pytest.raises(EpisodeError, match=r"test data have the label 'rare\d', which no training"):
+    with pytest.raises(EpisodeError, match=r"held out for test has the label 'rare\d', which no"):
         job_of(silos(folder, test_share=0.5))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from episode.data.home import Prepared, fingerprint, prepared, save
 from episode.data.images import Images
 from episode.data.sources import cifar10
-from episode.data.sources.layout import source_folder, test_only
+from episode.data.sources.layout import only_in_test, source_folder
 from episode.tasks.classification import classifier
 from episode.tasks.dealt import Deal, hold_out
 from episode.tasks.neural import NeuralTask
@@ -95,7 +95,7 @@ def _write(folder: Path, files: dict[str, list[Path]]) -> dict[str, Any]:
         sizes[split] = len(labels)
         seen = labels if split == "train" else seen
         for label in sorted(set(labels.tolist()) - set(seen.tolist())):
-            raise test_only(cifar10.where(paths[0], label), cifar10.LABELS[label])
+            raise only_in_test(cifar10.where(paths[0], label), cifar10.LABELS[label])
         images = np.lib.format.open_memmap(
             folder / f"{split}-images.npy", "w+", np.uint8, (len(labels), *cifar10.SHAPE)
         )

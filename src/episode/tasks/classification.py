@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from episode.data.batches import Gathers
-from episode.errors import EpisodeError
+from episode.data.sources.layout import only_in_test
 from episode.randomness import derive, permutation
 from episode.tasks.losses import LOSSES, LossName
 from episode.tasks.neural import Evaluate, Loss, NeuralTask, to_device
@@ -55,10 +55,7 @@ def classifier(
     """
     seen, tested = set(train.labels.tolist()), set(held_out.labels.tolist())
     for label in sorted(tested - seen):
-        raise EpisodeError(
-            f"The {settings.evaluate_on} data have the label {names[label]!r}, which no training "
-            "example has: a model cannot learn a label that occurs in test only."
-        )
+        raise only_in_test(f"What is held out for {settings.evaluate_on}", names[label])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initial model"))
         model = make_model()

@@ -14,7 +14,7 @@ from torch import Tensor
 from episode.data.decoding import VERIFIED, ImageFiles, verify_images
 from episode.data.home import Prepared, fingerprint, prepared, save
 from episode.data.sources import imagenet
-from episode.data.sources.layout import source_folder, test_only
+from episode.data.sources.layout import only_in_test, source_folder
 from episode.tasks.classification import classifier
 from episode.tasks.dealt import Deal, hold_out
 from episode.tasks.neural import NeuralTask
@@ -110,7 +110,7 @@ def _write(folder: Path, folders: dict[str, Path]) -> dict[str, Any]:
         seen = {label for _, label in found} if split == "train" else seen
         for path, label in found:
             if label not in seen:
-                raise test_only(str(path), names[label])
+                raise only_in_test(str(path), names[label])
         if len(found) <= VERIFIED:
             verify_images([path for path, _ in found])
         listed = [str(path.relative_to(root)) for path, _ in found]

@@ -15,6 +15,7 @@ from episode.data import silos
 from episode.data.corpus import Corpus, UnknownWords, label_numbers
 from episode.data.decoding import ImageFiles, verify_images
 from episode.data.home import Prepared, fingerprint, prepared, save
+from episode.data.sources.layout import only_in_test
 from episode.data.texts import Texts
 from episode.data.vectors import vectors_file
 from episode.errors import EpisodeError
@@ -203,10 +204,7 @@ def _labels(rows: Callable[[], Iterator[silos.Row]]) -> dict[str, int]:
     labels = label_numbers({row.label for row in rows() if row.split == "train"})
     for row in rows():
         if row.label not in labels:
-            raise EpisodeError(
-                f"{row.where} has the label {row.label!r}, which no training row has: "
-                "a model cannot learn a label that occurs in test only."
-            )
+            raise only_in_test(row.where, row.label)
     if len(labels) < 2:
         raise EpisodeError(f"All rows have the label {next(iter(labels))!r}: two are needed.")
     return labels

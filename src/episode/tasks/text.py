@@ -11,7 +11,7 @@ from torch import nn
 from episode.data.corpus import Corpus, UnknownWords
 from episode.data.home import Prepared, fingerprint, log, prepared
 from episode.data.sources.glove import default_vectors
-from episode.data.sources.layout import test_only
+from episode.data.sources.layout import only_in_test
 from episode.data.vectors import vectors_file
 from episode.errors import EpisodeError
 from episode.models.text import Cell, Pooling, frozen_words
@@ -62,7 +62,7 @@ class TextSettings(DealtSettings):
                 if split not in corpus.splits:
                     raise EpisodeError(f"{path} has no row with a label that counts.")
                 for label in sorted(corpus.labels(split) - corpus.labels("train")):
-                    raise test_only(source.where(path, label), source.LABELS[label])
+                    raise only_in_test(source.where(path, label), source.LABELS[label])
             info = corpus.write(folder, vectors, self.unknown_words)
             log.info(
                 "%s: %s of the tokens and %s of the words have a vector in %s.",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from episode.data.decoding import verify_images
 from episode.data.sources import cifar10, imagenet, sentiment140, snli
-from episode.data.sources.layout import find, require, test_only
+from episode.data.sources.layout import find, only_in_test, require
 from episode.data.vectors import count_vectors
 from episode.errors import EpisodeError
 
@@ -59,7 +59,7 @@ def read_all(name: str, folder: Path) -> Counts:
             raise EpisodeError(f"{folder} has no {split} row with a label that counts.")
         for label, count in labels.items():
             if count and "train" in counts and not counts["train"][label]:
-                raise test_only(_where(name, folder, split, list(labels).index(label)), label)
+                raise only_in_test(_where(name, folder, split, list(labels).index(label)), label)
     return counts
 
 

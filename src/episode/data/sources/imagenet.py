@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from episode.data.sources.layout import find
+from episode.data.sources.layout import find, only_in_test
 from episode.errors import EpisodeError
 
 SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp"}
@@ -41,10 +41,7 @@ def images(folder: Path, names: list[str]) -> list[tuple[Path, int]]:
             continue
         files = sorted(p for p in entry.iterdir() if p.suffix.lower() in SUFFIXES)
         if files and entry.name not in numbers:
-            raise EpisodeError(
-                f"{entry} is a class that the training images do not have: "
-                "a model cannot learn a label that occurs in test only."
-            )
+            raise only_in_test(str(files[0]), entry.name)
         found += [(file, numbers[entry.name]) for file in files]
     if not found:
         raise EpisodeError(f"There are no images below {folder}.")

@@ -60,7 +60,7 @@ def require(folder: Path, names: Iterable[str], dataset: str) -> list[Path]:
     return paths
 
 
-def test_only(where: str, label: str) -> EpisodeError:
+def only_in_test(where: str, label: str) -> EpisodeError:
     """The error for a row whose label no training row has."""
     return EpisodeError(
         f"{where} has the label {label!r}, which no training row has: a model cannot learn a label "
