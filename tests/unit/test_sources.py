@@ -216,7 +216,8 @@ def test_an_archive_of_several_files_of_vectors_is_fetched_and_one_of_them_named
 
 def test_archives_that_cannot_be_unpacked_are_named(tmp_path: Path) -> None:
     (tmp_path / "glove_bad.zip").write_bytes(b"PK nonsense")
-    with pytest.raises(EpisodeError, match=r"glove_bad.zip are damaged or cut off"):
+    named = f"The vectors {re.escape(str(tmp_path))}/glove_bad.zip are damaged or cut off"
+    with pytest.raises(EpisodeError, match=named):
         fetch("glove", str(tmp_path / "glove_bad.zip"), no_progress)
     locked = tmp_path / "snli.zip"
     with zipfile.ZipFile(locked, "w") as zipped:

@@ -55,8 +55,10 @@ def fetch(name: str, origin: str | None, track: Track) -> Path:
         try:
             _fill(name, origin, folder, track)
         except EpisodeError as error:  # the part is gone when this is read
-            whence = str(Path(origin).expanduser()) if origin else SOURCES[name].hub
-            raise EpisodeError(str(error).replace(str(folder), whence)) from None
+            whence = Path(origin).expanduser() if origin else Path(SOURCES[name].hub)
+            copy = folder / whence.name if whence.is_file() else folder
+            text = str(error).replace(str(copy), str(whence)).replace(str(folder), str(whence))
+            raise EpisodeError(text) from None
 
     make_folder(target, write)
     return target
