@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,8 +40,8 @@ def fetch(
     """
     from episode.data.sources import fetch as source
 
-    with _progress() as progress:
-        folder = source.fetch(name, origin, lambda *what: _track(progress, *what))
+    with _progress():
+        folder = source.fetch(name, origin)
     out.print(str(folder), markup=False)
 
 
@@ -55,12 +56,12 @@ def check(
     """Read every row of a dataset; count labels, compare checksums and official sizes."""
     from episode.data.sources import check as source
     from episode.data.sources.fetch import SOURCES
-    from episode.data.sources.layout import source_folder
 
     if name not in SOURCES:
         raise unknown("dataset", name, SOURCES)
-    folder = source_folder(name, data)
-    counts, sums = source.read_all(name, folder), source.verify_checksums(name, folder)
+    with _progress():
+        folder = source.located(name, data)
+        counts, sums = source.read_all(name, folder), source.verify_checksums(name, folder)
     official = source.OFFICIAL_SIZES.get(name, {})
     if as_json:
         out.print_json(data={"folder": str(folder), "splits": counts, "checksums": sums})
@@ -196,16 +197,24 @@ def _title(task: str, settings: Any, seed: int) -> str:
     return f"{task}: {values.get(kind, 'one client per silo')}, seed {seed}"
 
 
-def _progress() -> Progress:
+@contextmanager
+def _progress() -> Iterator[None]:
+    """Within it, work on data is shown on a terminal."""
+    from episode.data.progress import shown
+
     columns = (
         TextColumn("{task.description:<24}"), BarColumn(bar_width=24), MofNCompleteColumn(),
         TimeRemainingColumn(),
     )  # fmt: skip
-    return Progress(*columns, console=err, disable=not err.is_terminal)
+    with Progress(*columns, console=err, disable=not err.is_terminal) as progress:
 
+        def show(items: Iterable[Any], what: str, total: int | None) -> Iterator[Any]:
+            line = progress.add_task(what, total=total)
+            yield from progress.track(items, total=total, task_id=line)
+            progress.update(line, total=progress.tasks[line].completed)
 
-def _track(progress: Progress, items: Iterable[Any], what: str, total: int) -> Iterator[Any]:
-    yield from progress.track(items, total=total, description=what)
+        with shown(show):
+            yield
 
 
 def _size(folder: Path) -> int:

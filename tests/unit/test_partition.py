@@ -63,10 +63,19 @@ def test_dirichlet_deals_everything_and_a_small_alpha_is_more_skewed() -> None:
     assert skew(100.0) < 0.25
 
 
-def test_a_pathological_client_has_k_labels() -> None:
-    for part in by_label_count(LABELS, 3, 2, seed=4):
-        assert len(part) == 200
-        assert len(LABELS[part].unique()) == 2
+@pytest.mark.parametrize(("clients", "k"), [(3, 2), (5, 1), (8, 2), (7, 3), (4, 6)])
+def test_a_pathological_client_has_exactly_k_labels(clients: int, k: int) -> None:
+    uneven = torch.repeat_interleave(torch.arange(6), torch.tensor([300, 120, 90, 40, 33, 17]))
+    for labels in (LABELS, uneven):
+        parts = by_label_count(labels, clients, k, seed=4)
+        _, counts = count_labels(labels, parts)
+        assert [(row > 0).sum().item() for row in counts] == [k] * clients
+        holders = (counts > 0).sum(0)
+        assert holders.max() - holders.min() <= 1
+        for label in torch.nonzero(holders).flatten():
+            assert counts[:, label].sum() == (labels == label).sum()
+            held = counts[:, label][counts[:, label] > 0]
+            assert held.max() - held.min() <= 1
 
 
 def test_natural_ids_are_clients_in_sorted_order() -> None:
@@ -91,6 +100,11 @@ def test_hugging_face_datasets_are_taken_and_given() -> None:
         (lambda: by_dirichlet(LABELS, 3, 0.0, 0), "alpha is 0.0"),
         (lambda: by_dirichlet(LABELS, 700, 1.0, 0), "700 clients cannot share 600"),
         (lambda: by_label_count(LABELS, 3, 0, 0), "labels_per_client is 0"),
+        (lambda: by_label_count(LABELS, 3, 7, 0), "labels_per_client is 7, but there are only 6"),
+        (
+            lambda: by_label_count(["a"] * 9 + ["b"] * 2, 3, 2, 0),
+            "3 clients cannot share the 2 examples of the label b",
+        ),
         (lambda: by_user_similarity(USERS, LABELS, 99, 0, 0), "99 clients cannot share 60 users"),
         (lambda: by_user_similarity(USERS, LABELS[:5], 2, 0, 0), "600 users for 5 labels"),
     ],

@@ -9,7 +9,7 @@ import pickle
 import re
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from episode.data.corpus import Corpus, tokeniser
 from episode.data.decoding import ImageFiles, decode
 from episode.data.home import home, prepared, save
 from episode.data.images import Images
+from episode.data.progress import shown
 from episode.data.sources import check, cifar10, imagenet, sentiment140, snli
 from episode.data.sources.fetch import fetch
 from episode.data.sources.glove import default_vectors
@@ -30,10 +31,6 @@ from episode.data.sources.layout import source_folder, unpacked
 from episode.data.texts import Sequences, Texts
 from episode.data.vectors import read_vectors
 from official import write_cifar10, write_imagenet, write_sentiment140, write_snli, write_vectors
-
-
-def no_progress(items: object, what: str, total: int) -> object:
-    return items
 
 
 def test_snli_is_read_without_its_undecided_pairs(tmp_path: Path) -> None:
@@ -206,7 +203,7 @@ def test_an_archive_of_several_files_of_vectors_is_fetched_and_one_of_them_named
     with zipfile.ZipFile(archive, "w") as zipped:
         zipped.writestr("glove.6B.2d.txt", "a 1 2\nb 3 4\n\n")
         zipped.writestr("glove.6B.3d.txt", "a 1 2 3\nb 4 5 6\n")
-    folder = fetch("glove-6b", str(archive), no_progress)
+    folder = fetch("glove-6b", str(archive))
     assert check.read_all("glove-6b", folder) == {"glove.6B.zip": {"words": 4}}
     assert default_vectors() == folder / "glove.6B.zip"
     with pytest.raises(EpisodeError, match=r"name one, as .*glove.6B.zip/glove.6B.2d.txt"):
@@ -218,7 +215,7 @@ def test_archives_that_cannot_be_unpacked_are_named(tmp_path: Path) -> None:
     (tmp_path / "glove_bad.zip").write_bytes(b"PK nonsense")
     named = f"The vectors {re.escape(str(tmp_path))}/glove_bad.zip are damaged or cut off"
     with pytest.raises(EpisodeError, match=named):
-        fetch("glove", str(tmp_path / "glove_bad.zip"), no_progress)
+        fetch("glove", str(tmp_path / "glove_bad.zip"))
     locked = tmp_path / "snli.zip"
     with zipfile.ZipFile(locked, "w") as zipped:
         zipped.writestr("snli_1.0_train.jsonl", "{}")
@@ -227,7 +224,7 @@ def test_archives_that_cannot_be_unpacked_are_named(tmp_path: Path) -> None:
     content[content.index(b"PK\x01\x02") + 8] |= 1
     locked.write_bytes(content)
     with pytest.raises(EpisodeError, match=r"snli.zip cannot be unpacked \(File .* is encrypted"):
-        fetch("snli", str(locked), no_progress)
+        fetch("snli", str(locked))
 
 
 def test_a_label_that_only_test_has_and_a_file_without_labels_are_named(tmp_path: Path) -> None:
@@ -368,7 +365,7 @@ def test_a_dataset_is_fetched_from_official_files_whole_or_not_at_all(
         "imagenet": write_imagenet,
     }[name]
     folder = write(tmp_path / "official")
-    got = fetch(name, str(folder), no_progress)
+    got = fetch(name, str(folder))
     assert check.read_all(name, got) == check.read_all(name, folder)
     assert "as they were when fetched" in check.verify_checksums(name, got)[0]
     file = next(p for p in sorted(got.rglob("*")) if p.is_file() and p.name != check.MANIFEST)
@@ -382,7 +379,7 @@ def test_a_broken_dataset_leaves_nothing_behind(tmp_path: Path) -> None:
     _cut(folder / "snli_1.0_test.jsonl")
     named = re.escape(str(folder / "snli_1.0_test.jsonl"))  # and not our copy, which is gone
     with pytest.raises(EpisodeError, match=f"{named} is not a JSON object"):
-        fetch("snli", str(folder), no_progress)
+        fetch("snli", str(folder))
     assert not [p for p in (home() / "datasets").iterdir() if p.is_dir()]
 
 
@@ -393,12 +390,50 @@ def test_rows_of_the_hub_become_official_files(tmp_path: Path) -> None:
         table = datasets.Dataset.from_dict(rows)
         (tmp_path / "hub").mkdir(exist_ok=True)
         table.to_parquet(str(tmp_path / "hub" / f"{split}-00000-of-00001.parquet"))
-    folder = fetch("snli", str(tmp_path / "hub"), no_progress)
+    folder = fetch("snli", str(tmp_path / "hub"))
     assert check.read_all("snli", folder)["train"] == {
         "entailment": 1, "neutral": 0, "contradiction": 0,
     }  # fmt: skip
     with pytest.raises(EpisodeError, match="could not be fetched from"):
-        fetch("cifar10", str(tmp_path / "none"), no_progress)
+        fetch("cifar10", str(tmp_path / "none"))
+    assert not (home() / "downloads" / "snli").exists()  # kept once, in the official layout
+
+
+@pytest.mark.parametrize("kind", ["snli.zip", "snli.tar.gz"])
+def test_long_work_says_how_far_it_has_come(tmp_path: Path, kind: str) -> None:
+    folder = write_snli(tmp_path / "snli_1.0")
+    noise = np.random.default_rng(0).bytes(3_500_000)
+    (folder / "noise.bin").write_bytes(noise)
+    archive = tmp_path / kind
+    if kind.endswith("zip"):
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+            for path in sorted(folder.iterdir()):
+                zipped.write(path, path.name)
+    else:
+        with tarfile.open(archive, "w:gz") as tarred:
+            tarred.add(folder, "snli_1.0")
+    seen: dict[str, tuple[int, int | None]] = {}
+
+    def show(items: Iterable[object], what: str, total: int | None) -> Iterator[object]:
+        seen[what] = (0, total)
+        for item in items:
+            seen[what] = (seen[what][0] + 1, total)
+            yield item
+
+    with shown(show):
+        got = fetch("snli", str(archive))
+        counts = check.read_all("snli", got)
+        check.verify_checksums("snli", got)
+    rows = {split: sum(labels.values()) for split, labels in counts.items()}
+    assert next(got.rglob("noise.bin")).read_bytes() == noise
+    assert seen == {
+        f"unpacking {kind}, MB": (4, 4),
+        "reading snli_1.0_train.jsonl": (rows["train"], None),
+        "reading snli_1.0_dev.jsonl": (rows["validation"], None),
+        "reading snli_1.0_test.jsonl": (rows["test"], None),
+        "writing checksums": (4, 4),
+        "comparing checksums": (4, 4),
+    }
 
 
 def test_augmentation_is_a_function_of_the_draw_and_stays_in_the_image() -> None:

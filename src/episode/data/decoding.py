@@ -16,6 +16,7 @@ from torch import Tensor
 
 from episode.data.corpus import needs_data_extra
 from episode.data.images import IMAGENET_MEAN, IMAGENET_STD
+from episode.data.progress import track
 from episode.errors import EpisodeError
 from episode.randomness import Key, derive, uniform
 
@@ -108,7 +109,8 @@ def open_image(path: Path) -> Any:
 def verify_images(files: Sequence[Path]) -> None:
     """Decodes every image once, and names the first that cannot be read."""
     with ThreadPoolExecutor(os.cpu_count() or 1, "decoder") as decoders:
-        for _ in decoders.map(lambda path: open_image(path).size, files, chunksize=64):
+        sizes = decoders.map(lambda path: open_image(path).size, files, chunksize=64)
+        for _ in track(sizes, "reading images", len(files)):
             pass
 
 

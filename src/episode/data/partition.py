@@ -88,21 +88,40 @@ def by_id(ids: Column) -> list[Tensor]:
 def by_label_count(
     labels: Column, num_clients: int, labels_per_client: int, seed: int
 ) -> list[Tensor]:
-    """The pathological split: k shards of label-sorted data for each client (McMahan et al. 2017).
+    """The pathological split: each client has examples of exactly k labels, drawn at random.
 
-    The data are sorted by label and cut into N·k equal shards, dealt at random: about k labels per
-    client (a shard may straddle two). Fewer than N·k examples are left out, chosen by the seed.
+    A client draws among the labels that the fewest clients have so far; the clients that have a
+    label share all its examples equally (to one). Labels are left out if there are more than N·k.
     """
     if labels_per_client < 1:
         raise EpisodeError(f"labels_per_client is {labels_per_client}: it must be 1 or more.")
-    shards = num_clients * labels_per_client
     codes = _codes(labels)
-    _check_clients(shards, len(codes), "examples in shards")
+    _check_clients(num_clients, len(codes), "examples")
+    present = torch.bincount(codes)
+    if labels_per_client > len(present):
+        raise EpisodeError(
+            f"labels_per_client is {labels_per_client}, but there are only {len(present)} labels."
+        )
+    holders = torch.zeros_like(present)
+    owned = []
+    for client in range(num_clients):
+        order = permutation(len(present), seed, "labels", client)
+        own = order[torch.argsort(holders[order], stable=True)][:labels_per_client]
+        holders[own] += 1
+        owned.append(own.tolist())
+    if (holders > present).any():
+        scarce = int((holders - present).argmax())
+        raise EpisodeError(
+            f"{holders[scarce]} clients cannot share the {present[scarce]} examples of the label "
+            f"{np.unique(_array(labels))[scarce]}: use fewer clients or labels_per_client."
+        )
     order = permutation(len(codes), seed, "partition")
-    kept = order[: len(order) - len(order) % shards]
-    kept = kept[torch.argsort(codes[kept], stable=True)].view(shards, -1)
-    dealt = permutation(shards, seed, "shards").view(num_clients, labels_per_client)
-    return [kept[own].reshape(-1) for own in dealt]
+    members = torch.split(order[torch.argsort(codes[order], stable=True)], present.tolist())
+    shares = [
+        iter(torch.tensor_split(examples, max(1, count)))
+        for examples, count in zip(members, holders.tolist(), strict=True)
+    ]
+    return [torch.cat([next(shares[label]) for label in own]) for own in owned]
 
 
 def select(dataset: Any, parts: Sequence[Tensor]) -> list[Any]:

@@ -14,6 +14,7 @@ from typing import IO, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from episode.data.progress import track
 from episode.errors import EpisodeError
 
 Floats = npt.NDArray[np.float32]
@@ -172,4 +173,8 @@ def count_vectors(path: Path) -> int:
         except zipfile.BadZipFile:
             raise EpisodeError(f"The vectors {path} are damaged or cut off.") from None
         inner = [path / Path(n).name for n in names] if len(names) > 1 else [path]
-    return sum(len(_vector(file, entry)) > 0 for file in inner for entry in _entries(file))
+    return sum(
+        len(_vector(file, entry)) > 0
+        for file in inner
+        for entry in track(_entries(file), f"reading {file.name}")
+    )

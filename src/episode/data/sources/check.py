@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from episode.data.decoding import verify_images
+from episode.data.progress import track
 from episode.data.sources import cifar10, imagenet, sentiment140, snli
-from episode.data.sources.layout import find, only_in_test, require
+from episode.data.sources.layout import find, only_in_test, require, source_folder
 from episode.data.vectors import count_vectors
 from episode.errors import EpisodeError
 
+Row = TypeVar("Row")
 Counts = dict[str, dict[str, int]]
 """How many examples of each label, by split."""
 
@@ -38,6 +41,13 @@ OFFICIAL_SIZES = {
     "imagenet": {"train": 1_281_167, "test": 50_000},
 }
 """Examples with a label."""
+
+
+def located(name: str, given: str | None) -> Path:
+    """The folder of a dataset; for word vectors also a file of them, which is read as it is."""
+    if given and name.startswith("glove") and (file := Path(given).expanduser()).is_file():
+        return file
+    return source_folder(name, given)
 
 
 def is_official(name: str, folder: Path) -> bool:
@@ -79,25 +89,32 @@ def _where(name: str, folder: Path, split: str, label: int) -> str:
 def _counts(name: str, folder: Path) -> Counts:
     if name == "snli":
         return {
-            split: _named(Counter(label for *_, label in snli.pairs(path)), snli.LABELS)
+            split: _named(Counter(label for *_, label in _rows(snli.pairs, path)), snli.LABELS)
             for split, path in snli.files(folder).items()
         }
     if name == "sentiment140":
         return {
-            split: _named(Counter(t.label for t in sentiment140.tweets(path)), sentiment140.LABELS)
+            split: _named(
+                Counter(tweet.label for tweet in _rows(sentiment140.tweets, path)),
+                sentiment140.LABELS,
+            )
             for split, path in sentiment140.files(folder).items()
         }
     if name == "cifar10":
         return {
             split: _named(
-                Counter(int(y) for path in paths for y in cifar10.read_batch(path)[1]),
+                Counter(
+                    int(label)
+                    for path in track(paths, f"reading {split} batches", len(paths))
+                    for label in cifar10.read_batch(path)[1]
+                ),
                 cifar10.LABELS,
             )
             for split, paths in cifar10.files(folder).items()
         }
     if name == "imagenet":
         return dict(_read_images(folder))
-    (file,) = _vector_files(folder)
+    file = folder if folder.is_file() else _vector_file(folder)
     return {file.name: {"words": count_vectors(file)}}
 
 
@@ -110,11 +127,15 @@ def _read_images(folder: Path) -> Iterator[tuple[str, dict[str, int]]]:
         yield split, _named(Counter(label for _, label in found), names)
 
 
-def _vector_files(folder: Path) -> list[Path]:
+def _rows(read: Callable[[Path], Iterable[Row]], path: Path) -> Iterable[Row]:
+    return track(read(path), f"reading {path.name}")
+
+
+def _vector_file(folder: Path) -> Path:
     found = [p for pattern in ("*.txt", "*.txt.gz", "*.zip") for p in folder.glob(pattern)]
     if len(found) != 1:
         raise EpisodeError(f"{folder} must hold one file of vectors, but it holds {len(found)}.")
-    return found
+    return found[0]
 
 
 def verify_checksums(name: str, folder: Path) -> list[str]:
@@ -123,7 +144,7 @@ def verify_checksums(name: str, folder: Path) -> list[str]:
     manifest = folder / MANIFEST
     if manifest.exists():
         listed: dict[str, str] = json.loads(manifest.read_text())
-        for file, expected in listed.items():
+        for file, expected in track(listed.items(), "comparing checksums", len(listed)):
             path = folder / file
             if not path.exists() or digest(path, "sha256") != expected:
                 raise EpisodeError(
@@ -141,7 +162,10 @@ def write_manifest(name: str, folder: Path) -> None:
     """Checksums of all files, to tell later whether they are still the same."""
     files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
     if len(files) <= LISTED:
-        sums = {str(p.relative_to(folder)): digest(p, "sha256") for p in files}
+        sums = {
+            str(path.relative_to(folder)): digest(path, "sha256")
+            for path in track(files, "writing checksums", len(files))
+        }
         (folder / MANIFEST).write_text(json.dumps(sums, indent=2) + "\n")
 
 

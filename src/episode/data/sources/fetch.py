@@ -7,7 +7,7 @@ import csv
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,10 @@ import numpy as np
 
 from episode.data.corpus import needs_data_extra
 from episode.data.home import dataset_folder, home, log, make_folder
+from episode.data.progress import track
 from episode.data.sources import check, cifar10, sentiment140, snli
-from episode.data.sources.layout import is_archive, unpack
+from episode.data.sources.layout import copy_file, is_archive, unpack
 from episode.errors import EpisodeError, unknown
-
-Track = Callable[[Iterable[Any], str, int], Iterable[Any]]
-"""Passes on what it is given, and shows how far it has come: (items, what, how many)."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +31,15 @@ class Source:
     revision: str | None = None
     file: str | None = None
     """One file of the hub's repository, for what is no table of rows."""
-    convert: Callable[[Any, Path, Track], None] | None = None
+    convert: Callable[[Any, Path], None] | None = None
     """Writes the hub's rows in the official layout."""
 
 
-def fetch(name: str, origin: str | None, track: Track) -> Path:
+def fetch(name: str, origin: str | None = None) -> Path:
     """The dataset's folder, in its official layout; got from `origin` if it is not there yet.
 
     `origin` is a folder or archive of the official files, or a dataset of the hub (or a folder that
-    `datasets` can load); without, the usual one. What was downloaded is not downloaded again.
+    `datasets` can load); without, the usual one. A download that was stopped goes on where it was.
     """
     if name not in SOURCES:
         raise unknown("dataset", name, SOURCES)
@@ -53,7 +51,7 @@ def fetch(name: str, origin: str | None, track: Track) -> Path:
 
     def write(folder: Path) -> None:
         try:
-            _fill(name, origin, folder, track)
+            _fill(name, origin, folder)
         except EpisodeError as error:  # the part is gone when this is read
             whence = Path(origin).expanduser() if origin else Path(SOURCES[name].hub)
             copy = folder / whence.name if whence.is_file() else folder
@@ -61,25 +59,26 @@ def fetch(name: str, origin: str | None, track: Track) -> Path:
             raise EpisodeError(text) from None
 
     make_folder(target, write)
+    shutil.rmtree(_downloads(name), ignore_errors=True)  # one copy is enough
     return target
 
 
-def _fill(name: str, origin: str | None, folder: Path, track: Track) -> None:
+def _fill(name: str, origin: str | None, folder: Path) -> None:
     source = SOURCES[name]
     path = Path(origin).expanduser() if origin else None
     if path is not None and path.is_file():
         _copy_file(path, folder)
     elif path is not None and path.is_dir() and check.is_official(name, path):
-        shutil.copytree(path, folder, dirs_exist_ok=True)
+        _copy_folder(path, folder)
     elif source.file is not None:
         if origin:
             raise EpisodeError(f"There is no file {origin} to take {name} from.")
-        downloaded = _from_hub(name, source.hub, lambda: _hub_file(source))
-        shutil.copyfile(downloaded, folder / source.file)
+        downloaded = _from_hub(name, source.hub, lambda: _hub_file(name))
+        copy_file(Path(downloaded), folder / source.file)
     else:
         assert source.convert is not None
-        rows = _from_hub(name, origin or source.hub, lambda: _hub_rows(origin, source))
-        source.convert(rows, folder, track)
+        rows = _from_hub(name, origin or source.hub, lambda: _hub_rows(name, origin))
+        source.convert(rows, folder)
     check.read_all(name, folder)
     check.write_manifest(name, folder)
 
@@ -89,7 +88,15 @@ def _copy_file(path: Path, folder: Path) -> None:
     if is_archive(path) and "glove" not in path.name.lower():
         unpack(path, folder)
     else:
-        shutil.copyfile(path, folder / path.name)
+        copy_file(path, folder / path.name)
+
+
+def _copy_folder(path: Path, folder: Path) -> None:
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    for file in track(files, f"copying {path.name}", len(files)):
+        target = folder / file.relative_to(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
 
 
 def _from_hub(name: str, origin: str, load: Callable[[], Any]) -> Any:
@@ -107,19 +114,25 @@ def _from_hub(name: str, origin: str, load: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _hub_file(source: Source) -> str:
+def _downloads(name: str) -> Path:
+    """Where a download is kept until the dataset is whole."""
+    return home() / "downloads" / name
+
+
+def _hub_file(name: str) -> str:
     from huggingface_hub import hf_hub_download
 
+    source = SOURCES[name]
     assert source.file is not None
-    return str(hf_hub_download(source.hub, source.file, cache_dir=home() / "downloads"))
+    return str(hf_hub_download(source.hub, source.file, cache_dir=_downloads(name)))
 
 
-def _hub_rows(origin: str | None, source: Source) -> Any:
+def _hub_rows(name: str, origin: str | None) -> Any:
     from datasets import load_dataset
 
+    source = SOURCES[name]
     revision = None if origin else source.revision
-    cache = str(home() / "downloads")
-    return load_dataset(origin or source.hub, revision=revision, cache_dir=cache)
+    return load_dataset(origin or source.hub, revision=revision, cache_dir=str(_downloads(name)))
 
 
 def _split(rows: Any, name: str) -> Any:
@@ -136,7 +149,7 @@ def _columns() -> Iterator[None]:
         raise EpisodeError(f"The dataset's rows have no column {error}.") from None
 
 
-def _write_snli(rows: Any, folder: Path, track: Track) -> None:
+def _write_snli(rows: Any, folder: Path) -> None:
     for split, official in snli.SPLITS.items():
         part = _split(rows, split)
         path = folder / f"snli_1.0_{official}.jsonl"
@@ -151,7 +164,7 @@ def _write_snli(rows: Any, folder: Path, track: Track) -> None:
                 file.write(json.dumps(pair, ensure_ascii=False) + "\n")
 
 
-def _write_sentiment140(rows: Any, folder: Path, track: Track) -> None:
+def _write_sentiment140(rows: Any, folder: Path) -> None:
     files = {"train": sentiment140.TRAIN, "test": sentiment140.MANUAL}
     for split, official in files.items():
         part = _split(rows, split)
@@ -165,7 +178,7 @@ def _write_sentiment140(rows: Any, folder: Path, track: Track) -> None:
                 )
 
 
-def _write_cifar10(rows: Any, folder: Path, track: Track) -> None:
+def _write_cifar10(rows: Any, folder: Path) -> None:
     for split, names in {"train": cifar10.TRAIN, "test": (cifar10.TEST,)}.items():
         part = _split(rows, split)
         size = -(-len(part) // len(names))
@@ -182,7 +195,7 @@ def _write_cifar10(rows: Any, folder: Path, track: Track) -> None:
                 pickle.dump({"data": np.stack(images), "labels": labels}, file, protocol=2)
 
 
-def _write_imagenet(rows: Any, folder: Path, track: Track) -> None:
+def _write_imagenet(rows: Any, folder: Path) -> None:
     from datasets import Image
 
     for split, official in {"train": "train", "validation": "val"}.items():

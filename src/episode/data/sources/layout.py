@@ -6,20 +6,21 @@ import gzip
 import hashlib
 import json
 import lzma
-import shutil
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from episode.data.home import dataset_folder, fingerprint, home, make_folder
+from episode.data.home import dataset_folder, fingerprint, home, log, make_folder
+from episode.data.progress import track
 from episode.errors import EpisodeError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 DEPTH = 3
 """How many folders below the given one official files are looked for."""
+MEGABYTE = 1 << 20
 
 
 def source_folder(name: str, given: str | None) -> Path:
@@ -83,17 +84,20 @@ def unpacked(archive: Path) -> Path:
     digest = hashlib.sha256(json.dumps(fingerprint(archive)).encode()).hexdigest()[:12]
     target = home() / "unpacked" / f"{archive.name}-{digest}"
     if not target.exists():
+        log.info("Unpacking %s (once; kept in %s) ...", archive, target)
         make_folder(target, lambda folder: unpack(archive, folder))
     return target
 
 
 def unpack(archive: Path, folder: Path) -> None:
     """Writes the archive's plain files below the folder; refuses any that would lie elsewhere."""
+    extract = _unzip if archive.name.lower().endswith(".zip") else _untar
+    total = _megabytes(archive.stat().st_size)
     try:
-        if archive.name.lower().endswith(".zip"):
-            _unzip(archive, folder)
-        else:
-            _untar(archive, folder)
+        with archive.open("rb") as file:
+            steps = _read_so_far(file, extract(archive, file, folder), total)
+            for _ in track(steps, f"unpacking {archive.name}, MB", total):
+                pass
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, *_DAMAGE) as error:
         raise EpisodeError(f"The archive {archive} is damaged or cut off ({error}).") from None
     except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in another way
@@ -103,26 +107,48 @@ def unpack(archive: Path, folder: Path) -> None:
 _DAMAGE = (gzip.BadGzipFile, lzma.LZMAError)
 
 
-def _unzip(archive: Path, folder: Path) -> None:
-    with zipfile.ZipFile(archive) as zipped:
+def copy_file(source: Path, target: Path) -> None:
+    """Copies one file, which may be large."""
+    with source.open("rb") as file:
+        total = _megabytes(source.stat().st_size)
+        for _ in track(_write(target, file), f"copying {source.name}, MB", total):
+            pass
+
+
+def _megabytes(size: int) -> int:
+    return -(-size // MEGABYTE)
+
+
+def _read_so_far(file: IO[bytes], steps: Iterable[None], total: int) -> Iterator[None]:
+    """Takes the steps, and yields once for each megabyte that they have read of the file."""
+    done = 0
+    for _ in steps:
+        here = min(file.tell() // MEGABYTE, total)
+        yield from [None] * (here - done)
+        done = max(done, here)
+    yield from [None] * (total - done)
+
+
+def _unzip(archive: Path, file: IO[bytes], folder: Path) -> Iterator[None]:
+    with zipfile.ZipFile(file) as zipped:
         for member in zipped.infolist():
             target = _inside(folder, member.filename, archive)
             if member.is_dir():
                 target.mkdir(parents=True, exist_ok=True)
             else:
                 with zipped.open(member) as source:
-                    _write(target, source)
+                    yield from _write(target, source)
 
 
-def _untar(archive: Path, folder: Path) -> None:
-    with tarfile.open(archive) as tarred:
+def _untar(archive: Path, file: IO[bytes], folder: Path) -> Iterator[None]:
+    with tarfile.open(fileobj=file) as tarred:
         for member in tarred:
             target = _inside(folder, member.name, archive)
             if member.isdir():
                 target.mkdir(parents=True, exist_ok=True)
             elif member.isfile() and (source := tarred.extractfile(member)):
                 with source:
-                    _write(target, source)
+                    yield from _write(target, source)
             else:
                 raise EpisodeError(
                     f"{archive} holds {member.name!r}, which is neither a file nor a folder."
@@ -137,7 +163,10 @@ def _inside(folder: Path, name: str, archive: Path) -> Path:
     return target
 
 
-def _write(target: Path, source: IO[bytes]) -> None:
+def _write(target: Path, source: IO[bytes]) -> Iterator[None]:
+    """Copies what is left of the source, a megabyte at each step."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
-        shutil.copyfileobj(source, file)
+        while part := source.read(MEGABYTE):
+            file.write(part)
+            yield
