@@ -15,14 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from episode.errors import EpisodeError, unknown
-
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+from episode.terminal import AsJson, err, out
 
 data_commands = typer.Typer(
     no_args_is_help=True, help="Get datasets, check them, and see where they are."
 )
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 @data_commands.command(epilog="Example: episode data fetch snli --from ~/Downloads/snli_1.0.zip")

@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+from episode.terminal import AsJson, err, out
 
 
 def _option(name: str, text: str, default: str) -> Any:

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,11 @@ from rich.console import Console
 if TYPE_CHECKING:
     from episode.engines.cluster import Cluster
 
-out = Console(highlight=False, soft_wrap=True)
+PIPED = 200
+"""Columns of a table that goes to a file or a pipe: wide enough that nothing is cut off."""
+
+_fits = sys.stdout.isatty() or "COLUMNS" in os.environ
+out = Console(highlight=False, soft_wrap=True, width=None if _fits else PIPED)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

@@ -85,17 +85,22 @@ def draw_partition(
 ) -> None:
     """Clients by labels as one PNG: the darker, the larger the label's share of the client."""
     shares = [[n / max(1, sum(row)) for n in row] for row in counts]
-    few = len(labels) <= 20 and len(counts) <= 40
+    few_labels, few_clients = len(labels) <= 20, len(counts) <= 40
+    few = few_labels and few_clients
     width = min(16, 2.5 + 0.75 * len(labels)) if few else 9
     height = min(14, 1.6 + 0.42 * len(counts)) if few else 6
     figure = new_figure(figsize=(max(5, width), max(3, height)), layout="constrained")
     axis = figure.subplots()
-    picture = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    picture = axis.imshow(
+        shares, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest"
+    )
     axis.set_xlabel("label")
     axis.set_ylabel("client")
-    if few:
+    if few_labels:
         axis.set_xticks(range(len(labels)), labels, rotation=35 if len(labels) > 4 else 0)
+    if few_clients:
         axis.set_yticks(range(len(counts)), clients)
+    if few:
         for client, row in enumerate(counts):
             for label, count in enumerate(row):
                 if count:
