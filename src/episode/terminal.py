@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 PIPED = 200
 """Columns of a table that goes to a file or a pipe: wide enough that nothing is cut off."""
 
-_fits = sys.stdout.isatty() or "COLUMNS" in os.environ
-out = Console(highlight=False, soft_wrap=True, width=None if _fits else PIPED)
+out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

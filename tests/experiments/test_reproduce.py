@@ -11,7 +11,6 @@ import pytest
 from episode.errors import EpisodeError
 from episode.experiments.reproduce import RECIPES, Kitchen, index, recipe, serve
 from episode.experiments.reproduce import published as paper
-from episode.experiments.reproduce.computed import METHODS, Constants
 from episode.experiments.reproduce.others import _imagenet_claims
 from episode.experiments.reproduce.recipe import Cell, Results
 from episode.experiments.reproduce.snli import SnliEffects, ablation_claims
@@ -93,23 +92,6 @@ def test_synthetic_and_complexity_are_made_at_full_scale(tmp_path: Path) -> None
     x, f = map(float, rows[3][3].split(", "))  # H = 4, EPISODE
     assert x == pytest.approx(2.598, abs=0.01)
     assert f == pytest.approx(-17.95, abs=0.01)
-
-
-def test_complexities_are_those_of_the_paper_at_a_hand_computed_point() -> None:
-    """Δ=2, L0=3, L1=5, σ=7, κ=11, N=4, I=6, ε=1/2."""
-    c = Constants(0.5, N=4, I=6, delta=2, L0=3, L1=5, sigma=7, kappa=11)
-    by_name = {m.name: m for m in METHODS}
-    first = 2 * 3 * 49 / (4 * 6 / 16)
-    assert by_name["CELGC"].rounds(c) == pytest.approx(first)
-    assert by_name["EPISODE"].rounds(c) == pytest.approx(first + 2 * (3 + 5 * 18) / 0.25 * (1 + 14))
-    assert by_name["SCAFFOLD"].rounds(c) == pytest.approx(first + 2 * 3 / 0.25)
-    local = first + 2 * 3 * 121 * 4 * 6 / (49 * 0.25) + 2 * 3 * 4 / 0.25
-    assert by_name["Local SGD"].rounds(c) == pytest.approx(local)
-    inner = 2 + (3 + 35) * 49 + 7 * 9 / 5
-    assert by_name["Clipped SGD"].rounds(c) == pytest.approx(inner**2 * 16)
-    interval = by_name["EPISODE"].interval
-    assert interval is not None
-    assert interval(c) == pytest.approx(3 * 49 / ((3 + 90) * 15 * 4 * 0.25))
 
 
 def made_results(accuracies: dict[Cell, float]) -> Results:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -15,20 +16,19 @@ def _silently(items: Iterable[Any], what: str, total: int | None) -> Iterable[An
     return items
 
 
-_show: Show = _silently
+_show: ContextVar[Show] = ContextVar("show", default=_silently)
 
 
 def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterable[Item]:
     """The items as they are, while `shown` by nobody or by the command line."""
-    return _show(items, what, total)
+    return _show.get()(items, what, total)
 
 
 @contextmanager
 def shown(show: Show) -> Iterator[None]:
     """Within it, `show` sees all that is tracked."""
-    global _show
-    before, _show = _show, show
+    before = _show.set(show)
     try:
         yield
     finally:
-        _show = before
+        _show.reset(before)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from episode.errors import unknown
-from episode.experiments.reproduce.computed import Complexity, Synthetic
+from episode.experiments.reproduce.complexity import Complexity
 from episode.experiments.reproduce.others import (
     Cifar10,
     Digits,
@@ -18,6 +18,7 @@ from episode.experiments.reproduce.others import (
 from episode.experiments.reproduce.recipe import Claim, Dish, Kitchen, Recipe, Scale, draw
 from episode.experiments.reproduce.snli import SnliAblation, SnliEffects
 from episode.experiments.reproduce.snli_time import SnliTime
+from episode.experiments.reproduce.synthetic import Synthetic
 from episode.results.sheets import Sheet
 from episode.results.store import dumps, write_text
 

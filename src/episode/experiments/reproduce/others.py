@@ -111,14 +111,16 @@ class ImageNet(OfRuns):
     ]
 
     def dish(self, kitchen: Kitchen, r: Results) -> Dish:
-        rows = [
+        a, b, c, d = (
             pair(r, [(a, i, s) for a in BASELINES], "iterations",
                  f"I = {IMAGENET.interval(kitchen, i)}, s = {s:g}%")
             for i, s in published.IMAGENET_SETTINGS
-        ]  # fmt: skip
+        )  # fmt: skip
         sheet = beside_paper(IMAGENET, kitchen, r, self.cells, published.IMAGENET)
-        main = {"figure": [rows[2]], "curves": rows}
-        return Dish({"table": sheet}, main, _imagenet_claims(kitchen, r), notes(kitchen, IMAGENET))
+        figures = {"figure": [c], "curves": [[*a, *b], [*c, *d]]}
+        return Dish(
+            {"table": sheet}, figures, _imagenet_claims(kitchen, r), notes(kitchen, IMAGENET)
+        )
 
 
 class Sentiment140Steps(OfRuns):
