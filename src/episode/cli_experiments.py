@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from episode.display import SweepDisplay
 from episode.errors import EpisodeError
 from episode.terminal import AsJson, Quiet, err, out, speaks, stoppable, strict
+
+if TYPE_CHECKING:
+    from episode.experiments.config import Experiment
 
 Settings = Annotated[
     list[str] | None,
@@ -64,8 +68,7 @@ def sweep(
 
     experiments, axes = read_grid(config, settings or [], over or [])
     if dry_run:
-        names = [e.name for e in experiments]
-        out.print_json(data=names) if as_json else out.print("\n".join(names), markup=False)
+        _list(experiments, as_json)
         return
     hushed = quiet or not speaks()
     with stoppable(command_line()) as stop, SweepDisplay(len(experiments), hushed) as display:
@@ -78,7 +81,7 @@ def sweep(
     if as_json:
         out.print_json(data=strict({"folder": str(folder), "runs": [vars(o) for o in outcomes]}))
     else:
-        out.print(brief_sheet(groups, f"{len(experiments)} runs in {folder}").terminal())
+        out.print(brief_sheet(groups, f"{_count(len(experiments))} in {folder}").terminal())
         out.print(f"Table: {folder}/table.md, .tex, .csv   Report: episode report {folder}")
     failed = [o for o in outcomes if o.status == "failed"]
     for outcome in failed:
@@ -152,7 +155,7 @@ def report(
     runs = find_runs(folders)
     path = output or report_path(folders)
     write_report(runs, path, title, extras_of(runs))
-    out.print(f"{path}   ({path.stat().st_size / 1e6:.1f} MB, {len(runs)} runs)", markup=False)
+    out.print(f"{path}   ({path.stat().st_size / 1e6:.1f} MB, {_count(len(runs))})", markup=False)
 
 
 def watch(
@@ -180,6 +183,23 @@ def watch(
         while watched.at_work():
             time.sleep(every)
             live.update(watched.table())
+
+
+def _list(experiments: Sequence[Experiment], as_json: bool) -> None:
+    """The runs of a sweep: their names, and what tells them apart."""
+    from episode.results.groups import told_apart
+    from episode.results.sheets import Sheet
+
+    if as_json:
+        out.print_json(data=[e.name for e in experiments])
+        return
+    own = told_apart([e.to_dict() for e in experiments])
+    rows = [[e.name, str(e.seed), text] for e, text in zip(experiments, own, strict=True)]
+    out.print(Sheet("", ["run", "seed", "settings of its own"], rows, left=3).terminal())
+
+
+def _count(runs: int) -> str:
+    return f"{runs} run" + ("s" if runs != 1 else "")
 
 
 def command_line() -> str:

@@ -101,7 +101,7 @@ def tune(
             ended = Tuner(study, watch, stop).run()
         found[label] = [_as_dict(study, t) for t in ended]
         if not as_json:
-            _print_study(study, ended, label)
+            _print_study(study, ended, label, alone=not per_algorithm)
     if as_json:
         out.print_json(data=strict(found))
 
@@ -150,7 +150,7 @@ def _figure(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
 
 
-def _print_study(study: Study, trials: list[Trial], label: str) -> None:
+def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> None:
     from episode.results.sheets import Sheet
 
     metric, _ = study.judged_by()
@@ -165,7 +165,8 @@ def _print_study(study: Study, trials: list[Trial], label: str) -> None:
         for t in trials
     ]
     columns = [*study.space, "η", "γ", metric, ""]
-    sheet = Sheet(f"{label}: {len(trials)} trials, the best first", columns, rows, left=0)
+    many = "trials" if len(trials) != 1 else "trial"
+    sheet = Sheet(f"{label}: {len(trials)} {many}, the best first", columns, rows, left=0)
     out.print(sheet.terminal())
     sheet.write(study.folder / "trials")
     if not trials or trials[0].status != "complete":
@@ -174,8 +175,9 @@ def _print_study(study: Study, trials: list[Trial], label: str) -> None:
     chosen = trials[0].experiment.schedule
     best = study.folder / "best.toml"
     out.print(f"Best: {best}   (episode run {best})", markup=False)
-    out.print(
-        f"For other algorithms: --set schedule.eta={chosen.eta:g} "
-        f"--set schedule.gamma={chosen.gamma:g}",
-        markup=False,
-    )
+    if alone:
+        out.print(
+            f"For other algorithms: --set schedule.eta={chosen.eta:g} "
+            f"--set schedule.gamma={chosen.gamma:g}",
+            markup=False,
+        )

@@ -14,6 +14,10 @@ from test_cli import episode
 def test_from_a_sweep_to_its_report(tmp_path: Path) -> None:
     tiny = ["--set", "task=synthetic", "--set", "budget.rounds=4", "--set", "schedule.eta=1e6"]
     over = ["--over", "algorithm=celgc,fedavg", "--over", "seed=0,1", "--jobs", "1"]
+    steps = "--over", "budget.local_steps=2,4"
+    listed = episode("sweep", *tiny, *over, *steps, "--dry-run", cwd=tmp_path).stdout
+    assert len(listed.splitlines()) == 1 + 8
+    assert listed.count("local_steps 4") == 4
     done = episode("sweep", *tiny, *over, "--folder", "s", "--track", cwd=tmp_path)
     assert "4 runs in s" in done.stdout
     assert len(list(tmp_path.glob("s/*/events/events.out*"))) == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_runs import make_run
@@ -13,6 +14,7 @@ from episode.errors import EpisodeError
 from episode.experiments.config import read_experiment
 from episode.experiments.run import execute, job_of
 from episode.experiments.track import Tracker
+from episode.results.groups import told_apart
 from episode.results.live import Follower, Watch, is_locked, sparkline
 
 
@@ -66,6 +68,21 @@ def test_a_study_between_two_trials_is_at_work(
     assert watch.at_work()
     monkeypatch.setattr("episode.results.live.PATIENCE", 0.0)
     assert not watch.at_work()
+
+
+def test_runs_are_named_by_what_they_have_of_their_own() -> None:
+    def config(task: str = "snli", similarity: float = 30.0, **budget: int) -> dict[str, Any]:
+        algorithm = {"name": "celgc" if similarity else "episode"}
+        record = {"evaluate_every": budget.get("local_steps", 1)}
+        values = {"name": task, "similarity": similarity}
+        return {"task": values, "algorithm": algorithm, "budget": budget, "record": record}
+
+    assert told_apart([config(), config(similarity=0.0)]) == ["similarity 30", "similarity 0"]
+    by_steps = [config(local_steps=4, rounds=8), config(local_steps=8, rounds=4)]
+    assert told_apart(by_steps) == ["local_steps 4", "local_steps 8"]
+    assert told_apart([config(rounds=4), config(rounds=8)]) == ["rounds 4", "rounds 8"]
+    assert told_apart([*by_steps, config("digits")])[1:] == ["snli, local_steps 8", "digits"]
+    assert told_apart([config(), config()]) == ["", ""]
 
 
 def test_a_sparkline_falls_with_its_values() -> None:

@@ -129,6 +129,35 @@ def differing_keys(settings: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted(differing, key=lambda k: (not k.startswith("algorithm"), k))
 
 
+def told_apart(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each run what it has of its own, in words, beside its algorithm's name and its seed."""
+    settings = [settings_of(config) for config in configs]
+    tasks = [str(s.get("task.name")) for s in settings]
+    keys = {
+        task: _telling([s for s, t in zip(settings, tasks, strict=True) if t == task])
+        for task in dict.fromkeys(tasks)
+    }
+    found = []
+    for task, s in zip(tasks, settings, strict=True):
+        words = [
+            f"{k.rpartition('.')[2]} {_plain(s[k])}" for k in keys[task] if s.get(k) is not None
+        ]
+        found.append(", ".join([task, *words] if len(keys) > 1 else words))
+    return found
+
+
+def _telling(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    differing = differing_keys(settings)
+    hidden = {"seed", "algorithm.name"}
+    if "budget.local_steps" in differing:  # then rounds differ because of it
+        hidden.add("budget.rounds")
+    return [k for k in differing if k not in hidden and not k.startswith("record.")]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def figure_names(runs: Sequence[StoredRun]) -> list[str]:
     """All figures that these runs were evaluated by, the leading ones first."""
     names = dict.fromkeys(n for r in runs for n in r.summary.get("figures", {}))

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from episode.errors import EpisodeError
 from episode.results import store
-from episode.results.groups import LEADING
+from episode.results.groups import LEADING, told_apart
 
 BARS = "▁▂▃▄▅▆▇█"
 PATIENCE = 5.0
@@ -84,16 +84,17 @@ class Follower:
         )
         return rounds * steps if synchronous else rounds
 
-    def row(self) -> list[str]:
-        """What the table shows of it."""
+    def row(self, own: str) -> list[str]:
+        """What the table shows of it; `own` is what tells it from the others."""
         last, name = self.last, next((n for n in LEADING if n in self.figures), "")
+        label = f"{self.label}, {own}" if own else self.label
         if not last:
-            return [self.label, self.status, f"0/{self.total():,}", "", "", "", "", ""]
+            return [label, self.status, f"0/{self.total():,}", "", "", "", "", ""]
         norm = last.get("global_norm")
         sign = ">" if norm is not None and norm > last["threshold"] else "≤"
         clipping = "" if norm is None else f"{norm:.2g} {sign} {last['threshold']:.2g}"
         return [
-            self.label,
+            label,
             self.status,
             f"{last['round'] + 1:,}/{self.total():,}",
             f"{last['loss']:.3g}",
@@ -143,13 +144,14 @@ class Watch:
         """What a terminal shows."""
         followers = self.look()
         waiting = sum(len(_planned(f)) for f in self._folders) - len(followers)
-        title = f"{len(followers)} runs" + (f", {waiting} to come" if waiting > 0 else "")
+        title = f"{len(followers)} run" + ("s" if len(followers) != 1 else "")
+        title += f", {waiting} to come" if waiting > 0 else ""
         table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
         for name in ("run", "status", "rounds", "loss", "", "‖G‖, γ/η", "figure", "time"):
             right = name in ("rounds", "loss", "figure", "time")
             table.add_column(name, justify="right" if right else "left", no_wrap=True)
-        for follower in followers:
-            table.add_row(*follower.row())
+        for follower, own in zip(followers, told_apart([f.config for f in followers]), strict=True):
+            table.add_row(*follower.row(own))
         return table
 
 
