@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+UNCLIPPED = ("fedavg", "scaffold")
 NORMED = ("episode", "episode_guarded", "episode_plus_plus", "scaffold", "scaffold_clipped")
 
 
@@ -43,7 +44,8 @@ def make_run(
             "round": r, "eta": 1.0, "gamma": 0.1, "threshold": 0.1,
             "global_norm": norm if algorithm in NORMED else None,
             "clipped": bool(norm > 0.1) if algorithm.startswith("episode") else None,
-            "clipped_steps": float(noise.random()), "loss": loss, "largest_norm": 2 * norm,
+            "clipped_steps": float(noise.random()) if algorithm not in UNCLIPPED else 0.0,
+            "loss": loss, "largest_norm": 2 * norm if algorithm not in UNCLIPPED else None,
             "drift": float(noise.random()), "cohort": list(range(8)),
             "exchanges": exchanges * (r + 1), "bytes_up": 41_000 * (r + 1),
             "bytes_down": 43_000 * (r + 1), "gradients": 8 * local_steps * (r + 1),
@@ -56,7 +58,7 @@ def make_run(
             }  # fmt: skip
         records.append(record)
     if status == "diverged":
-        records[-1]["loss"] = "NaN"
+        records[-2]["loss"], records[-1]["loss"] = 1e9, "NaN"
         records[-1].pop("figures", None)
     (folder / "config.json").write_text(json.dumps(config))
     environment = {"episode": "0.0", "torch": "2.13.0", "cores": 2, "command": ["episode"]}

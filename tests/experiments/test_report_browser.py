@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from browser import chromium
-from made_runs import make_run, some_runs
+from made_runs import UNCLIPPED, make_run, some_runs
 
 from episode.experiments.extras import extras_of
 from episode.results.report import write_report
@@ -112,6 +112,16 @@ def check_curves(browser: Any, by_name: dict[str, StoredRun]) -> None:
     assert curves["fedavg-0"]["y"] == [*losses[:-1], None]  # the last is not finite
     (mark,) = [t for t in drawn(browser, "curves") if t["meta"] == "diverged"]
     assert mark["y"] == [losses[-2]]
+    note = "return [document.getElementById('curves-note').hidden, "
+    note += "document.getElementById('curves').layout.yaxis.range[1]]"
+    hidden, top = browser.execute_script(note)  # 1e9 of the diverged run does not press others flat
+    assert not hidden
+    assert top < 3
+    click(browser, "#logy")
+    hidden, top = browser.execute_script(note)
+    assert hidden
+    assert top > 9
+    click(browser, "#logy")
 
     choose(browser, "view", "mean")
     choose(browser, "figure", "test_accuracy")
@@ -198,6 +208,8 @@ def check_clipping(browser: Any, runs: Sequence[StoredRun]) -> None:
     """‖G_r‖ (or the largest ‖g‖) against γ/η, for every run and axis."""
     from selenium.webdriver.common.by import By
 
+    first = browser.execute_script("return document.getElementById('clipping-run').value")
+    assert runs[int(first)].label == "episode", "of those that clip a round or not, the first"
     for place, run in enumerate(runs):
         choose(browser, "clipping-run", str(place))
         norm = "largest_norm" if run.rounds[0]["global_norm"] is None else "global_norm"
@@ -210,6 +222,8 @@ def check_clipping(browser: Any, runs: Sequence[StoredRun]) -> None:
         if run.label == "episode":
             count = sum(r["clipped"] for r in run.rounds)
             assert words.startswith(f"{count} of {len(run.rounds)} rounds")
+        elif run.label in UNCLIPPED:
+            assert words == f"{run.label} does not clip."
         else:
             steps = [r["clipped_steps"] for r in run.rounds]
             assert f"{100 * sum(steps) / len(steps):.1f}%" in words

@@ -96,12 +96,40 @@ function range(curves) {
   return found;
 }
 
+const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
+const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
+
+// Whether one configuration that has not diverged is so far above another that only logs show both.
+function suggestLog() {
+  const figure = $("figure").value;
+  const values = report.groups.map((g) => g.runs.map((i) => report.runs[i])
+    .filter((r) => r.status !== "diverged").flatMap((r) => points(r, "round", figure)[1])
+    .filter((v) => v !== null)).filter((v) => v.length);
+  const tops = values.map(most);
+  $("logy").checked = least(values.map(least)) > 0 && most(tops) > 30 * least(tops);
+}
+
+// Where diverged runs would press all others flat: the range of y that those others need.
+function roomWithoutDiverged(axis, figure) {
+  const runs = report.groups.filter(shown).flatMap((g) => g.runs.map((i) => report.runs[i]));
+  const values = (kept) => runs.filter((r) => (r.status === "diverged") !== kept)
+    .flatMap((r) => points(r, axis, figure)[1]).filter((v) => v !== null);
+  const calm = values(true), wild = values(false);
+  if (!calm.length || !wild.length) return null;
+  const low = least(calm), high = most(calm);
+  const size = high - low || Math.abs(high) || 1;
+  return wild.some((v) => v > high + 2 * size) ? [low - 0.05 * size, high + 0.05 * size] : null;
+}
+
 const draw = {
   curves() {
     const axis = $("axis").value, figure = $("figure").value;
     const plan = layout(AXES[axis], name(figure));
     if ($("logx").checked) plan.xaxis.type = "log";
+    const room = $("logy").checked ? null : roomWithoutDiverged(axis, figure);
     if ($("logy").checked) plan.yaxis.type = "log";
+    if (room) plan.yaxis.range = room;
+    $("curves-note").hidden = !room;
     return Plotly.react("curves", traces(axis, figure, $("view").value), plan, CONFIG);
   },
   drift() {
@@ -114,8 +142,10 @@ const draw = {
     const x = along(run, axis), c = run.columns, style = colour(run.label);
     const decided = c.clipped.filter((v) => v !== null), clipped = decided.filter(Boolean).length;
     const steps = c.clipped_steps.filter((v) => v !== null);
+    const clips = decided.length || c.largest_norm.some((v) => v !== null);
     $("clipping-words").textContent = decided.length
       ? `${clipped} of ${decided.length} rounds were clipped: ‖G_r‖ above γ/η.`
+      : !clips ? `${run.label} does not clip.`
       : `Clipping is decided step by step: ${(100 * mean(steps)).toFixed(1)}% of local steps.`;
     const norm = c.global_norm.some((v) => v !== null) ? "global_norm" : "largest_norm";
     const title = norm === "global_norm" ? "‖G_r‖" : "largest ‖g‖ of the round";
@@ -193,7 +223,9 @@ function fillTargets() {
     head.scope = "row";
     head.textContent = group.name;
     row.append(head);
-    row.insertCell().textContent = `${costs.length} of ${group.runs.length}`;
+    const lost = group.runs.filter((i) => report.runs[i].status === "diverged").length;
+    const mark = lost ? ` (${lost} diverged)` : "";
+    row.insertCell().textContent = `${costs.length} of ${group.runs.length}${mark}`;
     for (const axis of Object.keys(AXES)) {
       const digits = axis === "seconds" || axis === "bytes" ? 1 : 0;
       const value = costs.length ? mean(costs.map((c) => c[axis])) : null;
@@ -233,6 +265,8 @@ function fillControls() {
     const words = run.status === "finished" ? "" : ` (${run.status})`;
     if (run.rounds) option($("clipping-run"), i, `${group.name}, seed ${run.seed}${words}`);
   });
+  const decided = report.runs.findIndex((r) => r.rounds && r.columns.clipped.some((v) => v !== null));
+  if (decided >= 0) $("clipping-run").value = decided;
   for (const [label, style] of Object.entries(report.styles)) {
     const entry = document.createElement("label");
     const strokes = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3" }[style.dash];
@@ -271,6 +305,7 @@ function setTheme() {
 
 function listen() {
   const on = (ids, act) => ids.forEach((id) => $(id).addEventListener("change", act));
+  on(["figure"], suggestLog);
   on(["figure", "logx", "logy"], () => refresh("curves"));
   on(["axis"], () => refresh("curves", "drift", "clipping"));
   on(["view"], () => refresh("curves", "drift"));
@@ -293,6 +328,7 @@ async function start() {
   try {
     await load();
     fillControls();
+    suggestLog();
     suggestTarget();
     setTheme();
     fillTargets();
