@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 def sweep(
     config: Annotated[
-        Path | None, typer.Argument(help="A TOML file; it may hold a [sweep] table of lists.")
+        Path | None, typer.Argument(help=r"A TOML file; it may hold a \[sweep] table of lists.")
     ] = None,
     over: Annotated[
         list[str] | None,
@@ -63,7 +63,7 @@ def sweep(
     from episode.experiments.sweep import Orders
     from episode.experiments.sweep import sweep as play
     from episode.results.groups import grouped
-    from episode.results.sheets import brief_sheet, final_sheet
+    from episode.results.sheets import brief_sheet, counted, final_sheet
     from episode.results.store import read_run
 
     experiments, axes = read_grid(config, settings or [], over or [])
@@ -81,7 +81,7 @@ def sweep(
     if as_json:
         out.print_json(data=strict({"folder": str(folder), "runs": [vars(o) for o in outcomes]}))
     else:
-        out.print(brief_sheet(groups, f"{_count(len(experiments))} in {folder}").terminal())
+        out.print(brief_sheet(groups, f"{counted(len(experiments), 'run')} in {folder}").terminal())
         out.print(f"Table: {folder}/table.md, .tex, .csv   Report: episode report {folder}")
     failed = [o for o in outcomes if o.status == "failed"]
     for outcome in failed:
@@ -150,12 +150,15 @@ def report(
     """
     from episode.experiments.extras import extras_of, report_path
     from episode.results.report import write_report
+    from episode.results.sheets import counted
     from episode.results.store import find_runs
 
     runs = find_runs(folders)
     path = output or report_path(folders)
     write_report(runs, path, title, extras_of(runs))
-    out.print(f"{path}   ({path.stat().st_size / 1e6:.1f} MB, {_count(len(runs))})", markup=False)
+    out.print(
+        f"{path}   ({path.stat().st_size / 1e6:.1f} MB, {counted(len(runs), 'run')})", markup=False
+    )
 
 
 def watch(
@@ -196,10 +199,6 @@ def _list(experiments: Sequence[Experiment], as_json: bool) -> None:
     own = told_apart([e.to_dict() for e in experiments])
     rows = [[e.name, str(e.seed), text] for e, text in zip(experiments, own, strict=True)]
     out.print(Sheet("", ["run", "seed", "settings of its own"], rows, left=3).terminal())
-
-
-def _count(runs: int) -> str:
-    return f"{runs} run" + ("s" if runs != 1 else "")
 
 
 def command_line() -> str:

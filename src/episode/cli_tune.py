@@ -151,7 +151,7 @@ def _figure(value: float | None) -> str:
 
 
 def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> None:
-    from episode.results.sheets import Sheet
+    from episode.results.sheets import Sheet, counted
 
     metric, _ = study.judged_by()
     rows = [
@@ -165,8 +165,8 @@ def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> 
         for t in trials
     ]
     columns = [*study.space, "η", "γ", metric, ""]
-    many = "trials" if len(trials) != 1 else "trial"
-    sheet = Sheet(f"{label}: {len(trials)} {many}, the best first", columns, rows, left=0)
+    title = f"{label}: {counted(len(trials), 'trial')}, the best first"
+    sheet = Sheet(title, columns, rows, left=0)
     out.print(sheet.terminal())
     sheet.write(study.folder / "trials")
     if not trials or trials[0].status != "complete":

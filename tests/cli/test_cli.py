@@ -38,6 +38,7 @@ def test_every_help_has_a_sentence_and_an_example(command: str, tmp_path: Path) 
 
 def test_help_says_what_an_argument_is(tmp_path: Path) -> None:
     assert "A task whose data are dealt out" in episode("partition", "--help", cwd=tmp_path).stdout
+    assert "a [sweep] table of lists" in episode("sweep", "--help", cwd=tmp_path).stdout
 
 
 def test_run_writes_a_folder_and_prints_its_summary(tmp_path: Path) -> None:

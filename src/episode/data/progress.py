@@ -20,7 +20,7 @@ _show: ContextVar[Show] = ContextVar("show", default=_silently)
 
 
 def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterable[Item]:
-    """The items as they are, while `shown` by nobody or by the command line."""
+    """The items, passed on as they are; where progress is `shown`, their number is."""
     return _show.get()(items, what, total)
 
 

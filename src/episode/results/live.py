@@ -16,6 +16,7 @@ from rich.table import Table
 from episode.errors import EpisodeError
 from episode.results import store
 from episode.results.groups import LEADING, told_apart
+from episode.results.sheets import counted
 
 BARS = "▁▂▃▄▅▆▇█"
 PATIENCE = 5.0
@@ -144,7 +145,7 @@ class Watch:
         """What a terminal shows."""
         followers = self.look()
         waiting = sum(len(_planned(f)) for f in self._folders) - len(followers)
-        title = f"{len(followers)} run" + ("s" if len(followers) != 1 else "")
+        title = counted(len(followers), "run")
         title += f", {waiting} to come" if waiting > 0 else ""
         table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
         for name in ("run", "status", "rounds", "loss", "", "‖G‖, γ/η", "figure", "time"):

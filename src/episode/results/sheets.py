@@ -87,6 +87,11 @@ class Sheet:
         return paths
 
 
+def counted(number: int, what: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def final_sheet(groups: Sequence[Group]) -> Sheet:
     """One row per group: what it is, its final figures over seeds, and what it cost.
 
