@@ -51,7 +51,7 @@ def stoppable(again: str, cluster: Cluster | None = None) -> Iterator[Callable[[
         if cluster is None or cluster.writes:
             under = f"torchrun --nproc-per-node {cluster.size} -m " if cluster else ""
             err.print(f"Stopped. Go on with: {under}{again}", markup=False)
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None  # no Exception, which `together` would report as a failure
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -54,6 +54,7 @@ def test_a_run_can_change_its_number_of_ranks(tmp_path: Path) -> None:
     assert ended.code == 0, ended.output
     for ended in ranks(3, [*stop, "--folder", str(moved)]):
         assert ended.code == 130, ended.output
+        assert "told of a failure" not in ended.output
     parts = sorted(p.name for p in (moved / "checkpoint").glob("clients-*"))
     assert parts == [f"clients-2-rank-{k}-of-3.safetensors" for k in range(3)]
     for ended in ranks(2, [*command, "--folder", str(moved), "--resume"]):
@@ -66,8 +67,15 @@ def test_a_run_can_change_its_number_of_ranks(tmp_path: Path) -> None:
 
 STOP_AFTER_TWO = """
 from episode.cli import main
+from episode.engines.cluster import Cluster
 from episode.federation.rounds import Rounds
 import os, signal
+tell = Cluster.tell
+def telling(self, subject, text):
+    if subject == "failed":
+        print("told of a failure:", text, flush=True)
+    tell(self, subject, text)
+Cluster.tell = telling
 play = Rounds.play
 def stopping(self, server):
     if server.round == 1 and os.environ["RANK"] == "1":
