@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from episode.core.vectors import Flag, Scalar, minimum, where
 
 EPS = 1e-10
@@ -71,8 +73,7 @@ class Episodic(Clipping):
         return where(is_clipped(G_norm, eta, gamma), gamma / (g_norm + EPS), eta)  # line 10
 
     def asks_for_norm(self, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> bool:
-        clipped = is_clipped(G_norm, eta, gamma)
-        return clipped if isinstance(clipped, bool) else True
+        return isinstance(G_norm, Tensor) or bool(is_clipped(G_norm, eta, gamma))
 
 
 @dataclass(frozen=True)

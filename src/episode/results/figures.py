@@ -16,6 +16,9 @@ PANEL = (4.4, 3.1)
 """Inches of a panel with its title and labels; the room for these is fixed, so that a figure is
 drawn once and not laid out first."""
 LEFT, RIGHT, ABOVE, BELOW = 0.78, 0.14, 0.34, 0.54
+AXES = (PANEL[0] - LEFT - RIGHT, PANEL[1] - BELOW - ABOVE)
+X_LABEL, Y_LABEL = 0.27, 0.54
+"""How far the labels are from the axes."""
 LEGEND_LINE = 0.21
 
 
@@ -57,8 +60,7 @@ def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> list[Path]:
     for r, row in enumerate(rows):
         for c, panel in enumerate(row):
             left, bottom = c * PANEL[0] + LEFT, height - (r + 1) * PANEL[1] + BELOW
-            size = PANEL[0] - LEFT - RIGHT, PANEL[1] - BELOW - ABOVE
-            place = (left / width, bottom / height, size[0] / width, size[1] / height)
+            place = (left / width, bottom / height, AXES[0] / width, AXES[1] / height)
             handles |= _draw(figure.add_axes(place), panel)
     if legend:
         figure.legend(
@@ -105,9 +107,12 @@ def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
             markersize=4,
         )  # fmt: skip
         handles[line.label] = handle
-    axis.set_title(panel.title, fontsize=11)
+    # Title and labels have fixed places: to look for free ones takes a third of the drawing.
+    axis.set_title(panel.title, fontsize=11, y=1.0)
     axis.set_xlabel(panel.x_label)
+    axis.xaxis.set_label_coords(0.5, -X_LABEL / AXES[1])
     axis.set_ylabel(panel.y_label)
+    axis.yaxis.set_label_coords(-Y_LABEL / AXES[0], 0.5)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
     if panel.log_x:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -36,12 +37,17 @@ class ClosedForm(ABC):
         self.num_clients = coefficients[0].shape[-2]
 
     @abstractmethod
-    def value_and_gradient(self, x: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
-        """f `[...]` and ∇f `[..., d]` at x `[..., d]`."""
+    def value(self, x: Tensor, coefficients: Coefficients) -> Tensor:
+        """f `[...]` at x `[..., d]`."""
+
+    @abstractmethod
+    def gradient(self, x: Tensor, coefficients: Coefficients) -> Tensor:
+        """∇f `[..., d]` at x `[..., d]`."""
 
     def mean(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """f(x) and ∇f(x) of the average objective, at x `[..., d]`."""
-        value, gradient = self.value_and_gradient(x.unsqueeze(-2), self.coefficients)
+        x = x.unsqueeze(-2)
+        value, gradient = self.value(x, self.coefficients), self.gradient(x, self.coefficients)
         return value.mean(-1), gradient.mean(-2)
 
     def examples(self, client: int) -> int:
@@ -54,7 +60,7 @@ class ClosedForm(ABC):
         return _OneClientAtATime(self)
 
     def all_clients(self, shape: Sequence[int]) -> Objective:
-        """A replica for the batched engine, with x of the shape `[..., clients, d]`."""
+        """A replica for the batched engine, with x of the shape `[..., clients, d]`; no losses."""
         return _AllClients(self, shape)
 
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
@@ -83,7 +89,8 @@ class _OneClientAtATime:
 
     def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
         coefficients = self._coefficients(draw)
-        value, gradient = self._task.value_and_gradient(self.x, coefficients)
+        value = self._task.value(self.x, coefficients)
+        gradient = self._task.gradient(self.x, coefficients)
         if not self._task.noise:
             return value, gradient
         noise = self._noise(draw)
@@ -92,7 +99,7 @@ class _OneClientAtATime:
     def hessian_product(self, draw: Draw) -> Callable[[Tensor], Tensor]:
         """v ↦ ∇²F_i(x; ξ)v at the present x: the derivative of the formula for ∇f_i."""
         x = self.x.detach().clone().requires_grad_()
-        _, gradient = self._task.value_and_gradient(x, self._coefficients(draw))
+        gradient = self._task.gradient(x, self._coefficients(draw))
         return lambda v: torch.autograd.grad(gradient, x, v, retain_graph=True)[0]
 
     def _coefficients(self, draw: Draw) -> Coefficients:
@@ -109,6 +116,8 @@ class _OneClientAtATime:
 
 
 class _AllClients(_OneClientAtATime):
+    """Without losses (they are NaN): they would take as long again as the gradients."""
+
     AHEAD = 256
     """How many draws' noise is made at once: the values are the same, the calls fewer."""
 
@@ -116,10 +125,12 @@ class _AllClients(_OneClientAtATime):
         super().__init__(task)
         self.x = torch.empty(tuple(shape), dtype=task.x_0.dtype)
         self.blocks = self.x
+        self._no_loss = torch.tensor(math.nan, dtype=task.x_0.dtype)
         self._ahead: dict[str, tuple[int, Tensor]] = {}
 
-    def _coefficients(self, draw: Draw) -> Coefficients:
-        return self._task.coefficients
+    def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
+        gradient = self._task.gradient(self.x, self._task.coefficients)
+        return self._no_loss, gradient + self._noise(draw) if self._task.noise else gradient
 
     def _noise(self, draw: Draw) -> Tensor:
         block, offset = divmod(draw.index, self.AHEAD)

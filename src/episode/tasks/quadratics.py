@@ -63,9 +63,13 @@ class QuadraticTask(ClosedForm):
     ) -> None:
         super().__init__([curvatures, slopes], x_0, noise, seeds)
 
-    def value_and_gradient(self, x: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
+    def value(self, x: Tensor, coefficients: Coefficients) -> Tensor:
         curvature, slope = coefficients
-        return (curvature * x * x / 2 + slope * x).sum(-1), curvature * x + slope
+        return (curvature * x * x / 2 + slope * x).sum(-1)
+
+    def gradient(self, x: Tensor, coefficients: Coefficients) -> Tensor:
+        curvature, slope = coefficients
+        return curvature * x + slope
 
     def minimum(self) -> Tensor:
         """x*, `[d]`."""

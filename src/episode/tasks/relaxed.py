@@ -82,26 +82,22 @@ class RelaxedSmoothTask(ClosedForm):
             return gradient_norm / self.curvature
         return math.log1p(L1 * gradient_norm / self.curvature) / L1
 
-    def value_and_gradient(self, x: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
+    def value(self, x: Tensor, coefficients: Coefficients) -> Tensor:
         scale, slope = coefficients
         u, v = x[..., : self.split], x[..., self.split :]
-        # Below any r that matters, and enough for the second derivative at 0.
-        r = (u.square().sum(-1, keepdim=True) + 1e-200).sqrt()
-        value, steepness = self._radial(r)
-        value = scale * value + self.curvature * v.square().sum(-1, keepdim=True) / 2
-        value = value + (slope * x).sum(-1, keepdim=True)
-        radial = scale * steepness * u
-        flat = (self.curvature * v).expand(*radial.shape[:-1], -1)
-        gradient = torch.cat([radial, flat], -1) + slope
-        return value.squeeze(-1), gradient
+        L, L1, r = self.curvature, self.settings.L1, _length(u)
+        h = L / L1**2 * (torch.expm1(L1 * r) - L1 * r) if L1 else L * r * r / 2
+        value = scale * h + L * v.square().sum(-1, keepdim=True) / 2
+        return (value + (slope * x).sum(-1, keepdim=True)).squeeze(-1)
 
-    def _radial(self, r: Tensor) -> tuple[Tensor, Tensor]:
-        """(h(r), h′(r)/r)."""
-        L, L1 = self.curvature, self.settings.L1
-        if L1 == 0:
-            return L * r * r / 2, torch.full_like(r, L)
-        grown = torch.expm1(L1 * r)
-        return L / L1**2 * (grown - L1 * r), L * grown / (L1 * r)
+    def gradient(self, x: Tensor, coefficients: Coefficients) -> Tensor:
+        scale, slope = coefficients
+        u, v = x[..., : self.split], x[..., self.split :]
+        L, L1, r = self.curvature, self.settings.L1, _length(u)
+        steepness = L * torch.expm1(L1 * r) / (L1 * r) if L1 else torch.full_like(r, L)  # h′(r)/r
+        radial = scale * steepness * u
+        flat = (L * v).expand(*radial.shape[:-1], -1)
+        return torch.cat([radial, flat], -1) + slope
 
     def draw_noise(self, clients: Sequence[int], stream: Phase, indices: Sequence[int]) -> Tensor:
         """On the sphere of radius σ: the bound of Assumption 1 (iii) is met by every draw."""
@@ -111,3 +107,8 @@ class RelaxedSmoothTask(ClosedForm):
             return torch.zeros(shape, dtype=self.x_0.dtype)
         normal = torch.erfinv(flat.clamp(-1 + 1e-15, 1 - 1e-15))
         return self.noise * torch.nn.functional.normalize(normal, dim=-1)
+
+
+def _length(u: Tensor) -> Tensor:
+    """‖u‖; never 0, so that h′(r)/r and its derivative exist there too."""
+    return (u.square().sum(-1, keepdim=True) + 1e-200).sqrt()

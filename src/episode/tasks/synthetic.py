@@ -52,11 +52,13 @@ class Quartics(ClosedForm):
             seeds,
         )
 
-    def value_and_gradient(self, x: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
+    def value(self, x: Tensor, coefficients: Coefficients) -> Tensor:
         (c,) = coefficients
-        value = x * (1 + x * (c + x * (x - 3)))
-        gradient = 1 + x * (2 * c + x * (4 * x - 9))
-        return value.sum(-1), gradient
+        return (x * (1 + x * (c + x * (x - 3)))).sum(-1)
+
+    def gradient(self, x: Tensor, coefficients: Coefficients) -> Tensor:
+        (c,) = coefficients
+        return 1 + x * (2 * c + x * (4 * x - 9))
 
     def evaluate(self, x: Tensor, buffers: Any) -> dict[str, float]:
         """As every closed form, and how far f is above its minimum."""
