@@ -8,7 +8,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from episode.tasks.relaxed import RelaxedSmooth
+from episode.tasks.closed_form import ClosedForm
+from episode.tasks.quadratics import QuadraticTask
+from episode.tasks.relaxed import RelaxedSmooth, RelaxedSmoothTask
+from episode.tasks.synthetic import Quartics
 from episode.testing import check_task
 from episode.theory import problems
 from episode.theory.problems import (
@@ -45,7 +48,23 @@ def test_the_quartics_l0_is_the_smallest_for_its_l1() -> None:
         assert c.L0 == pytest.approx(largest, rel=1e-4)
 
 
-def hessian_norm(task: problems.ClosedForm, client: int, x: Tensor) -> float:
+@pytest.mark.parametrize(
+    "task",
+    [
+        Quartics([4.0]),
+        QuadraticTask(*torch.tensor([[[1.0, 2], [3, 0.5]], [[-1, 2], [4, 1]]]), torch.zeros(2)),
+        RelaxedSmoothTask(RelaxedSmooth(L0=2, L1=0.7, kappa=3, rho=1.8)),
+        RelaxedSmoothTask(RelaxedSmooth(L0=2, L1=0, kappa=3, rho=1.8)),
+    ],
+)  # fmt: skip
+def test_the_gradient_of_a_closed_form_is_the_derivative_of_its_value(task: ClosedForm) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(7, task.num_clients, len(task.x_0), dtype=torch.float64, requires_grad=True)
+    (derivative,) = torch.autograd.grad(task.value(x, task.coefficients).sum(), x)
+    torch.testing.assert_close(task.gradient(x, task.coefficients), derivative)
+
+
+def hessian_norm(task: ClosedForm, client: int, x: Tensor) -> float:
     coefficients = [c[client] for c in task.coefficients]
     gradient = lambda y: task.gradient(y, coefficients)  # noqa: E731
     matrix = torch.autograd.functional.jacobian(gradient, x)
