@@ -33,6 +33,7 @@ class Scales(StrEnum):
 
 
 def reproduce(
+    context: typer.Context,
     recipes: Annotated[
         list[str] | None, typer.Argument(help="Names of recipes; without any, they are listed.")
     ] = None,
@@ -70,6 +71,11 @@ def reproduce(
     numbers, and the paper's claims, each marked holds, does not hold, or not testable at this
     scale. Runs that are there already are used; torchrun -m episode reproduce spreads clients.
     """
+    from episode.results.painter import painter
+
+    draws = bool(recipes or everything) and not dry_run and speaks()
+    draw = context.with_resource(painter()) if draws else None  # it starts while torch does
+
     from episode.experiments.extras import command_of
     from episode.experiments.reproduce import RECIPES, Kitchen, Served, index, recipe, serve
     from episode.experiments.reproduce.tuning import with_studies
@@ -104,10 +110,11 @@ def reproduce(
     else:
         if wanted:
             _play(list(wanted.values()), kitchen.runs, jobs, quiet)
-        if not speaks():
+        if draw is None:
             return
         served = [
-            serve(r, kitchen) if r in able else Served(r, missing=missing[r.name]) for r in chosen
+            serve(r, kitchen, draw) if r in able else Served(r, missing=missing[r.name])
+            for r in chosen
         ]
         index(kitchen, served)
         _print_served(kitchen.folder, served, as_json)

@@ -13,7 +13,6 @@ from episode.tasks.quadratics import QuadraticTask
 from episode.tasks.relaxed import RelaxedSmooth, RelaxedSmoothTask
 from episode.tasks.synthetic import Quartics
 from episode.testing import check_task
-from episode.theory import problems
 from episode.theory.problems import (
     paper_kappa,
     quadratics,

@@ -17,7 +17,7 @@ PANEL = (4.4, 3.1)
 drawn once and not laid out first."""
 LEFT, RIGHT, ABOVE, BELOW = 0.78, 0.14, 0.34, 0.54
 AXES = (PANEL[0] - LEFT - RIGHT, PANEL[1] - BELOW - ABOVE)
-X_LABEL, Y_LABEL = 0.27, 0.54
+X_LABEL, Y_LABEL = 0.29, 0.54
 """How far the labels are from the axes."""
 LEGEND_LINE = 0.21
 
@@ -115,10 +115,11 @@ def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
     axis.yaxis.set_label_coords(-Y_LABEL / AXES[0], 0.5)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
-    if panel.log_x:
-        axis.set_xscale("log")
-    if panel.log_y:
-        axis.set_yscale("log")
+    for which, is_log in (("x", panel.log_x), ("y", panel.log_y)):
+        if is_log:
+            axis.set(**{f"{which}scale": "log"})
+        else:
+            axis.locator_params(which, nbins=6, steps=(1, 2, 5, 10))
     if panel.y_limits:
         axis.set_ylim(*panel.y_limits)
     return handles

@@ -15,10 +15,12 @@ from episode.experiments.reproduce.others import (
     Sentiment140Steps,
     Sentiment140Time,
 )  # fmt: skip
-from episode.experiments.reproduce.recipe import Claim, Dish, Kitchen, Recipe, Scale, draw
+from episode.experiments.reproduce.recipe import Claim, Dish, Kitchen, Recipe, Scale
 from episode.experiments.reproduce.snli import SnliAblation, SnliEffects
 from episode.experiments.reproduce.snli_time import SnliTime
 from episode.experiments.reproduce.synthetic import Synthetic
+from episode.results.figures import draw_panels
+from episode.results.painter import Draw
 from episode.results.sheets import Sheet
 from episode.results.store import dumps, write_text
 
@@ -54,11 +56,12 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def serve(chosen: Recipe, kitchen: Kitchen) -> Served:
+def serve(chosen: Recipe, kitchen: Kitchen, draw: Draw = draw_panels) -> Served:
     """Writes the recipe's figures, tables and claims, whose runs are there."""
     dish = chosen.serve(kitchen)
     folder = kitchen.folder / chosen.name
-    draw(dish, folder)
+    for name, rows in dish.panels.items():
+        draw(rows, folder / name)
     for name, sheet in dish.sheets.items():
         sheet.write(folder / name)
     claims_sheet(dish.claims).write(folder / "claims")

@@ -13,7 +13,7 @@ from episode.experiments.config import Experiment
 from episode.experiments.grid import at_point
 from episode.experiments.reproduce.stand_in import WRITERS, stand_in
 from episode.experiments.values import apply_override
-from episode.results.figures import Panel, draw_panels
+from episode.results.figures import Panel
 from episode.results.groups import Spread
 from episode.results.sheets import Sheet
 from episode.results.store import StoredRun
@@ -232,11 +232,3 @@ class Results:
             if record.get("figures", {}).get("train_loss", float("inf")) <= loss:
                 return int(record["round"]) + 1
         return None
-
-
-def draw(dish: Dish, folder: Path) -> list[Path]:
-    """The dish's figures as PNG and PDF."""
-    paths = []
-    for name, rows in dish.panels.items():
-        paths += draw_panels(rows, folder / name)
-    return paths
