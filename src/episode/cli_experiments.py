@@ -64,7 +64,7 @@ def sweep(
     from episode.experiments.sweep import sweep as play
     from episode.results.groups import grouped
     from episode.results.sheets import brief_sheet, counted, final_sheet
-    from episode.results.store import read_run
+    from episode.results.store import CONFIG, read_run
 
     experiments, axes = read_grid(config, settings or [], over or [])
     if dry_run:
@@ -76,7 +76,8 @@ def sweep(
         outcomes = play(experiments, orders, display)
     if not speaks():
         return
-    groups = grouped([read_run(folder / e.name) for e in experiments])
+    places = [folder / e.name for e in experiments]
+    groups = grouped([read_run(p) for p in places if (p / CONFIG).is_file()])  # not: died at once
     final_sheet(groups).write(folder / "table")
     if as_json:
         out.print_json(data=strict({"folder": str(folder), "runs": [vars(o) for o in outcomes]}))
@@ -95,12 +96,14 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare runs: a table, and what differs in their configs."""
-    from episode.results.groups import differing_keys, grouped, settings_of
+    from episode.results.groups import differing_keys, grouped, once, settings_of
     from episode.results.sheets import Sheet, brief_sheet
     from episode.results.store import find_runs
 
     runs = find_runs(folders)
     groups = grouped(runs)
+    if copies := len(runs) - len(once(runs)):
+        err.print(_left_out(copies))
     settings = [settings_of(run.config) for run in runs]
     differing = differing_keys(settings)
     if as_json:
@@ -149,11 +152,15 @@ def report(
     who has which labels; the final table over seeds; and the commands that repeat each run.
     """
     from episode.experiments.extras import extras_of, report_path
+    from episode.results.groups import once
     from episode.results.report import write_report
     from episode.results.sheets import counted
     from episode.results.store import find_runs
 
-    runs = find_runs(folders)
+    found = find_runs(folders)
+    runs = once(found)
+    if copies := len(found) - len(runs):
+        err.print(_left_out(copies))
     path = output or report_path(folders)
     write_report(runs, path, title, extras_of(runs))
     out.print(
@@ -199,6 +206,11 @@ def _list(experiments: Sequence[Experiment], as_json: bool) -> None:
     own = told_apart([e.to_dict() for e in experiments])
     rows = [[e.name, str(e.seed), text] for e, text in zip(experiments, own, strict=True)]
     out.print(Sheet("", ["run", "seed", "settings of its own"], rows, left=3).terminal())
+
+
+def _left_out(copies: int) -> str:
+    are = "1 run is a copy of another" if copies == 1 else f"{copies} runs are copies of others"
+    return f"{are} (the same config and seed): each counts once."
 
 
 def command_line() -> str:

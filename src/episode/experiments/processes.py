@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -14,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from episode.apart import start_apart
 from episode.errors import EpisodeError
 from episode.experiments.config import Experiment
 from episode.experiments.records import Record
@@ -67,14 +66,7 @@ def play_apart(
 
 
 def _sit_down(orders: Orders, threads: int) -> _Seat:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(
-        target=_serve, args=(theirs, replace(orders, stop=None), threads), daemon=True
-    )
-    process.start()
-    theirs.close()
-    return _Seat(process, ours)
+    return _Seat(*start_apart(_serve, replace(orders, stop=None), threads))
 
 
 def _hand_over(seat: _Seat, experiment: Experiment, display: Display) -> None:
@@ -117,7 +109,6 @@ def _clear(seats: Sequence[_Seat]) -> None:
 
 def _serve(line: Connection, orders: Orders, threads: int) -> None:
     """A process of the sweep: plays what it is sent, until the line ends or it is told to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who gives the orders
     while True:
         try:
             values = line.recv()

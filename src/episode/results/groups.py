@@ -84,7 +84,7 @@ def grouped(runs: Sequence[StoredRun]) -> list[Group]:
     check_one_task(runs)
     found: dict[str, list[StoredRun]] = {}
     flat: dict[str, dict[str, Any]] = {}
-    for run in runs:
+    for run in once(runs):
         settings = settings_of(run.config)
         settings.pop("seed", None)
         key = json.dumps(settings, sort_keys=True)
@@ -92,6 +92,15 @@ def grouped(runs: Sequence[StoredRun]) -> list[Group]:
         found.setdefault(key, []).append(run)
     differing = differing_keys(flat.values())
     return [Group({k: flat[key].get(k) for k in differing}, runs) for key, runs in found.items()]
+
+
+def once(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Each config and seed once: of copies, which are no seeds more, the first that finished."""
+    found: dict[str, StoredRun] = {}
+    for run in sorted(runs, key=lambda r: r.status != "finished"):
+        found.setdefault(json.dumps(settings_of(run.config), sort_keys=True), run)
+    kept = set(map(id, found.values()))
+    return [run for run in runs if id(run) in kept]
 
 
 def check_one_task(runs: Sequence[StoredRun]) -> None:

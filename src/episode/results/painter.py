@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from episode.apart import start_apart
 from episode.results.figures import Panel, draw_panels
 
 Draw = Callable[[Sequence[Sequence[Panel]], Path], list[Path]]
@@ -17,11 +16,7 @@ Draw = Callable[[Sequence[Sequence[Panel]], Path], list[Path]]
 @contextmanager
 def painter() -> Iterator[Draw]:
     """`draw_panels`, in another process; what that one cannot do is done, or fails, in this one."""
-    context = multiprocessing.get_context("spawn")
-    line, theirs = context.Pipe()
-    process = context.Process(target=_paint, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
+    process, line = start_apart(_paint)
 
     def draw(rows: Sequence[Sequence[Panel]], stem: Path) -> list[Path]:
         try:
@@ -41,7 +36,6 @@ def painter() -> Iterator[Draw]:
 
 def _paint(line: Connection) -> None:
     """Draws what it is sent, until the line ends or a figure cannot be drawn."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who orders
     with suppress(Exception):
         import matplotlib.backends.backend_agg
         import matplotlib.backends.backend_pdf  # noqa: F401
