@@ -82,7 +82,7 @@ def sweep(
     if as_json:
         out.print_json(data=strict({"folder": str(folder), "runs": [vars(o) for o in outcomes]}))
     else:
-        out.print(brief_sheet(groups, f"{counted(len(experiments), 'run')} in {folder}").terminal())
+        out.print(brief_sheet(groups, f"{counted(len(experiments), 'run')} in {folder}"))
         out.print(f"Table: {folder}/table.md, .tex, .csv   Report: episode report {folder}")
     failed = [o for o in outcomes if o.status == "failed"]
     for outcome in failed:
@@ -118,7 +118,7 @@ def compare(
         ]
         out.print_json(data=strict(rows))
         return
-    out.print(brief_sheet(groups).terminal())
+    out.print(brief_sheet(groups))
     if len(runs) == 1:
         return
     out.print()
@@ -129,20 +129,22 @@ def compare(
         values = [
             [k, ", ".join(dict.fromkeys(_short(s.get(k)) for s in settings))] for k in differing
         ]
-        out.print(Sheet("What differs", ["setting", "values"], values, left=2).terminal())
+        out.print(Sheet("What differs", ["setting", "values"], values, left=2))
         return
     rows_ = [[k, *(_short(s.get(k)) for s in settings)] for k in differing]
     # A long name ends with the run's id, which tells it from the others.
     names = [run.folder.name for run in runs]
     heads = ["setting", *(n if len(n) <= 20 else f"…{n[-12:]}" for n in names)]
-    out.print(Sheet("What differs", heads, rows_, left=len(heads)).terminal())
+    out.print(Sheet("What differs", heads, rows_, left=len(heads)))
 
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file to write.", show_default="report.html"),
+        typer.Option(
+            "--output", "-o", help="The file to write.", show_default="report.html in the folder"
+        ),
     ] = None,
     title: Annotated[str, typer.Option(help="What stands at the top.")] = "",
 ) -> None:
@@ -175,7 +177,8 @@ def watch(
 ) -> None:
     """Watch runs as they go; ends when nobody is at work on them any more.
 
-    A run that is neither finished nor at work was stopped: it goes on with --resume.
+    A run that is neither finished nor at work was stopped: it goes on with --resume. Where the
+    output is no terminal, it looks once.
     """
     import time
 
@@ -205,7 +208,7 @@ def _list(experiments: Sequence[Experiment], as_json: bool) -> None:
         return
     own = told_apart([e.to_dict() for e in experiments])
     rows = [[e.name, str(e.seed), text] for e, text in zip(experiments, own, strict=True)]
-    out.print(Sheet("", ["run", "seed", "settings of its own"], rows, left=3).terminal())
+    out.print(Sheet("", ["run", "seed", "settings of its own"], rows, left=3))
 
 
 def _left_out(copies: int) -> str:

@@ -100,11 +100,19 @@ def reproduce(
     if tune:
         kitchen = _tuned_first(kitchen, able, quiet)
     wanted = {e.id: e for r in able for e in r.experiments(kitchen)}  # recipes share runs
+    for_runs = {"--set": settings, "--seeds": seeds > 1, "--tune": tune, "--jobs": jobs}
+    if not wanted and able == chosen and (unused := [o for o, given in for_runs.items() if given]):
+        raise EpisodeError(
+            f"{unused[0]} would change nothing, as no runs are needed for "
+            f"{' and '.join(r.name for r in chosen)}: leave it out."
+        )
     if dry_run:
         for experiment in wanted.values():
             target = kitchen.runs / experiment.name
             words = f"{command_of(experiment.to_dict())} --folder {target} --resume"
             out.print(words, markup=False)
+        for name in (r.name for r in able if not r.experiments(kitchen)):
+            err.print(f"{name} needs no runs: it is computed by the command itself.", markup=False)
         for name in (r.name for r in chosen if r not in able):
             err.print(f"{name} cannot be made: {missing[name]}", markup=False)
     else:

@@ -11,7 +11,7 @@ import typer
 from episode.cli_experiments import Settings, command_line
 from episode.display import say_trial
 from episode.errors import EpisodeError, unknown
-from episode.terminal import AsJson, Quiet, out, stoppable, strict
+from episode.terminal import AsJson, Quiet, err, out, stoppable, strict
 
 if TYPE_CHECKING:
     from episode.experiments.study import Study
@@ -73,6 +73,7 @@ def tune(
     from episode.experiments.search import paper_protocol, parse_space
     from episode.experiments.study import Study
     from episode.experiments.tune import Tuner
+    from episode.results.sheets import counted
 
     if under_torchrun():
         raise EpisodeError(
@@ -89,6 +90,7 @@ def tune(
         raise EpisodeError("--trials is for --sampler tpe: the grid has all its points.")
     names = _algorithms(per_algorithm) if per_algorithm else [""]
     found: dict[str, Any] = {}
+    all_have_a_best = True
     for algorithm in names:
         if algorithm:
             values["algorithm"] = _named(values.get("algorithm"), algorithm)
@@ -98,12 +100,18 @@ def tune(
         label = study.base().algorithm.label
         with stoppable(command_line()) as stop:
             watch = (lambda name, _: None) if quiet else say_trial
-            ended = Tuner(study, watch, stop).run()
+            tuner = Tuner(study, watch, stop)
+            ended = tuner.run()
         found[label] = [_as_dict(study, t) for t in ended]
+        all_have_a_best = all_have_a_best and bool(ended) and ended[0].status == "complete"
         if not as_json:
             _print_study(study, ended, label, alone=not per_algorithm)
+        if tuner.elsewhere:
+            err.print(f"At work in other processes: {counted(tuner.elsewhere, 'trial')} more.")
     if as_json:
         out.print_json(data=strict(found))
+    if not all_have_a_best:
+        raise typer.Exit(1)
 
 
 def _algorithms(listed: str) -> list[str]:
@@ -150,24 +158,26 @@ def _figure(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
 
 
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
 def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> None:
-    from episode.results.sheets import Sheet, counted
+    from episode.results.sheets import Data, Sheet, counted
 
     metric, _ = study.judged_by()
-    rows = [
-        [
-            *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in t.point.values()),
-            f"{t.experiment.schedule.eta:.4g}",
-            f"{t.experiment.schedule.gamma:.4g}",
-            _figure(t.value),
-            "" if t.status == "complete" else t.status,
-        ]
+    derived = [k for k in ("schedule.eta", "schedule.gamma") if k not in study.space]
+    derived = derived if "threshold" in study.space else []
+    columns = [*study.space, *derived, metric, "status"]
+    data = [
+        [*t.point.values(), *(getattr(t.experiment.schedule, k[9:]) for k in derived), t.value,
+         t.status]
         for t in trials
-    ]
-    columns = [*study.space, "η", "γ", metric, ""]
+    ]  # fmt: skip
+    rows = [[*map(_shown, row[:-2]), _figure(row[-2]), row[-1]] for row in data]
     title = f"{label}: {counted(len(trials), 'trial')}, the best first"
-    sheet = Sheet(title, columns, rows, left=0)
-    out.print(sheet.terminal())
+    sheet = Sheet(title, columns, rows, left=0, data=Data(columns, data))
+    out.print(sheet)
     sheet.write(study.folder / "trials")
     if not trials or trials[0].status != "complete":
         out.print("No trial came to an end with a figure: search elsewhere.")
@@ -175,7 +185,7 @@ def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> 
     chosen = trials[0].experiment.schedule
     best = study.folder / "best.toml"
     out.print(f"Best: {best}   (episode run {best})", markup=False)
-    if alone:
+    if alone and {"threshold", "schedule.eta", "schedule.gamma"} & study.space.keys():
         out.print(
             f"For other algorithms: --set schedule.eta={chosen.eta:g} "
             f"--set schedule.gamma={chosen.gamma:g}",

@@ -45,6 +45,9 @@ def test_tune_ends_with_a_config_that_runs(tmp_path: Path) -> None:
         done = episode("tune", *search, *wrong, "--folder", "w", cwd=tmp_path, code=2)
         assert message in " ".join(done.stderr.split())
         assert not (tmp_path / "w").exists()
+    lost = "--set", "algorithm=fedavg", "--search", "schedule.eta=1e6", "--set", "task=synthetic"
+    done = episode("tune", *lost, *rounds, "--folder", "lost", cwd=tmp_path, code=1)
+    assert "search elsewhere" in done.stdout
     other = episode("tune", *search, "--folder", "t", cwd=tmp_path, code=2)
     assert "is another one (they differ in config.budget.rounds)" in other.stderr
 
@@ -61,6 +64,11 @@ def test_recipes_are_listed_and_their_data_named(
     assert "snli cannot be made: There is no folder or archive no" in " ".join(done.stderr.split())
     done = episode("reproduce", "snli", "--dry-run", "--tune", cwd=tmp_path, code=2)
     assert "tune first, or give a study with --tuned" in " ".join(done.stderr.split())
+    done = episode("reproduce", "synthetic", "--dry-run", cwd=tmp_path)
+    assert "synthetic needs no runs" in done.stderr
+    for unused in (("--set", "schedule.eta=5"), ("--seeds", "3"), ("--tune",)):
+        done = episode("reproduce", "synthetic", "complexity", *unused, cwd=tmp_path, code=2)
+        assert f"{unused[0]} would change nothing" in " ".join(done.stderr.split())
     done = episode("reproduce", "snli", "--data", "glov=x", cwd=tmp_path, code=2)
     assert "did you mean 'glove'" in done.stderr
 
@@ -75,6 +83,16 @@ def test_folders_that_cannot_be_compared_are_one_sentence(tmp_path: Path) -> Non
         done = episode(command, "none", cwd=tmp_path, code=2)
         assert "is not a run's folder and holds none" in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+def test_copies_are_told_of_and_count_once(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1), ("copy", 1)):
+        make_run(tmp_path / name, seed=seed)
+    done = episode("compare", "a", "b", "copy", cwd=tmp_path)
+    assert "1 run is a copy of another (the same config and seed)" in done.stderr
+    assert done.stdout.splitlines()[1].split()[1] == "2"
+    done = episode("report", "a", "b", "copy", cwd=tmp_path)
+    assert "2 runs" in done.stdout
 
 
 @pytest.mark.long

@@ -27,6 +27,19 @@ if __name__ == "__main__":
 """
 
 
+STOPPED_AT_ONCE = """
+import multiprocessing, os, pathlib, signal
+from episode.results.figures import Panel
+from episode.results.painter import painter
+if __name__ == "__main__":
+    with painter() as draw:
+        (process,) = multiprocessing.active_children()
+        os.kill(process.pid, signal.SIGINT)
+        draw([[Panel("", "x", "y")]], pathlib.Path("figure"))
+        print(process.is_alive())
+"""
+
+
 def test_it_writes_the_same_files_as_drawing_here(tmp_path: Path) -> None:
     with painter() as draw:
         there = draw(ROWS, tmp_path / "there")
@@ -54,6 +67,15 @@ def test_a_figure_that_cannot_be_written_fails_as_it_would_here(tmp_path: Path) 
     with painter() as draw, pytest.raises(EpisodeError, match="cannot be written") as there:
         draw(ROWS, tmp_path / "file" / "figure")
     assert str(there.value) == str(here.value)
+
+
+def test_ctrl_c_is_not_for_it_while_it_starts_either(tmp_path: Path) -> None:
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED_AT_ONCE)
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_it_ends_with_the_one_who_orders(tmp_path: Path) -> None:

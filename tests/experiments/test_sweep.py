@@ -14,6 +14,7 @@ import pytest
 from killing import kill_when
 
 from episode.errors import EpisodeError
+from episode.experiments.config import read_experiment
 from episode.experiments.grid import parse_axis, read_grid
 from episode.experiments.sweep import Orders, Outcome, Silent, sweep
 
@@ -70,6 +71,21 @@ def test_the_product_keeps_the_configs_other_settings(tmp_path: Path) -> None:
 def test_mistakes_are_sentences_before_any_run(over: list[str], message: str) -> None:
     with pytest.raises(EpisodeError, match=message):
         read_grid(None, [], over)
+
+
+def test_what_is_set_and_varied_is_a_mistake_and_so_is_what_cannot_be_swept() -> None:
+    with pytest.raises(EpisodeError, match="seed is both set and varied"):
+        read_grid(None, ["seed=3"], ["seed=0,1"])
+    with pytest.raises(EpisodeError, match=r"did you mean 'budget\.rounds'"):
+        read_grid(None, ["budget.rouns=3"], [])
+
+
+def test_a_table_may_hold_a_range_and_is_for_sweeps_alone(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('task = "synthetic"\n[sweep]\nseed = "2..4"\n')
+    assert [e.seed for e in read_grid(file, [], [])[0]] == [2, 3, 4]
+    with pytest.raises(EpisodeError, match=r"A \[sweep\] table is for `episode sweep`"):
+        read_experiment(file)
 
 
 def test_ended_runs_are_skipped_and_diverged_ones_are_results(tmp_path: Path) -> None:
@@ -147,21 +163,26 @@ def test_a_killed_sweep_repeats_nothing_and_ends_with_the_same_table(tmp_path: P
 
 
 @pytest.mark.long
-def test_a_run_whose_process_dies_fails_alone(tmp_path: Path) -> None:
-    """The process of one run is killed: the others end, and the exit code is 1."""
+@pytest.mark.parametrize("rounds_before", [10, 0])
+def test_a_run_whose_process_dies_fails_alone(tmp_path: Path, rounds_before: int) -> None:
+    """The process of one run is killed: the others end in a table, and the exit code is 1."""
     process = start(tmp_path, "--jobs", "2", "--json", "--set", "budget.rounds=60")
     deadline = time.monotonic() + 120
-    while lines(tmp_path) < 10:
+    while lines(tmp_path) < rounds_before or not (victims := players(process.pid)):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    commands = {c: Path(f"/proc/{c}/cmdline").read_text() for c in children}
-    victim = next(int(c) for c, line in commands.items() if "spawn_main" in line)
-
-    os.kill(victim, signal.SIGKILL)
+    os.kill(victims[0], signal.SIGKILL)
     out, err = process.communicate(timeout=240)
     statuses = sorted(o["status"] for o in json.loads(out)["runs"])
     assert statuses == ["failed", "finished", "finished", "finished"]
     assert "its process ended with code -9" in err
     assert process.returncode == 1
+    assert (tmp_path / "table.md").exists()
+
+
+def players(pid: int) -> list[int]:
+    """The processes in which a sweep plays its runs."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    commands = {c: Path(f"/proc/{c}/cmdline").read_text() for c in children}
+    return [int(c) for c, line in commands.items() if "spawn_main" in line]

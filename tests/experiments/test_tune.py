@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from killing import kill_when
 
 from episode.errors import EpisodeError
-from episode.experiments.config import read_experiment
+from episode.experiments.config import Experiment, read_experiment
 from episode.experiments.search import (
     PAPER,
     Range,
@@ -23,8 +24,11 @@ from episode.experiments.search import (
     paper_protocol,
     parse_space,
 )  # fmt: skip
-from episode.experiments.study import Study, suggest
+from episode.experiments.study import Study, open_study, sampler_of, suggest
+from episode.experiments.sweep import write_plan
 from episode.experiments.tune import Trial, Tuner
+from episode.results.live import Watch
+from episode.results.store import find_runs
 
 VALUES: dict[str, Any] = {"task": {"name": "synthetic"}, "budget": {"rounds": 4, "local_steps": 2}}
 
@@ -126,6 +130,46 @@ def test_mistakes_are_sentences(
         Tuner(Study(tmp_path, VALUES, parse_space(space, "synthetic"), **options)).run()
 
 
+def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
+    study = Study(tmp_path / "t", VALUES, parse_space(["schedule.eta=0.01"], "synthetic"))
+    with pytest.raises(EpisodeError, match="choose --metric from gap, gradient_norm, value"):
+        Tuner(replace(study, metric="loss")).run()
+    assert not study.folder.exists()
+    assert Tuner(replace(study, metric="gap")).run()[0].status == "complete"
+
+
+def test_a_study_keeps_out_of_what_is_something_else(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study", VALUES, parse_space(["schedule.eta=0.01"], "synthetic"))
+    Tuner(study).run()
+    (run,) = study.folder.glob("runs/*")
+    write_plan(tmp_path / "sweep", {}, [])
+    for place in (study.folder / "celgc", tmp_path, run, tmp_path / "sweep"):
+        before = set(tmp_path.rglob("*"))
+        with pytest.raises(EpisodeError, match="holds a run, a sweep or a study"):
+            Tuner(replace(study, folder=place)).run()
+        assert set(tmp_path.rglob("*")) == before
+
+
+def test_it_tells_of_trials_that_others_are_still_at_work_on(tmp_path: Path) -> None:
+    study = Study(tmp_path, VALUES, parse_space(["schedule.eta=0.01,0.02"], "synthetic"))
+    held: list[Any] = []
+
+    def another_process(name: str, experiment: Experiment) -> None:
+        if not held:  # it takes the second trial while the first is played
+            opened = open_study(study)
+            opened.sampler = sampler_of(study, 1)
+            trial = opened.ask()
+            held.append((tmp_path / "locks" / f"trial-{trial.number}").open("w"))
+            fcntl.flock(held[0], fcntl.LOCK_EX)
+
+    tuner = Tuner(study, watch=another_process)
+    assert len(tuner.run()) == 1
+    assert tuner.elsewhere == 1
+    held[0].close()
+    assert len(tuner.run()) == 2
+    assert tuner.elsewhere == 0
+
+
 def test_a_trial_left_behind_is_taken_up_where_it_was(tmp_path: Path) -> None:
     """Stopped in the middle of a trial, a TPE study ends as if it had not been."""
     space = parse_space(["schedule.eta=0.001..0.1", "threshold=1..20"], "synthetic")
@@ -152,6 +196,10 @@ def test_pruning_stops_trials_that_fall_behind(tmp_path: Path) -> None:
     assert pruned
     assert trials[0].status == "complete"
     assert pruned.isdisjoint({trials[0].point["schedule.eta"]})
+    told = {r.config["schedule"]["eta"] for r in find_runs([tmp_path]) if r.status == "pruned"}
+    assert told == pruned
+    watched = [f.status for f in Watch([tmp_path]).look()]
+    assert (watched.count("pruned"), watched.count("stopped")) == (len(pruned), 0)
 
 
 HYPERBAND = {

@@ -278,6 +278,8 @@ def _rounds_from_iterations(budget: dict[str, Any]) -> None:
 
 def _unknown_section(given: str, sections: Mapping[str, type[Section]]) -> EpisodeError:
     """The most frequent mistake is a setting without its section."""
+    if given == "sweep":
+        return EpisodeError("A [sweep] table is for `episode sweep`: use that, or leave it out.")
     homes = [f"{name}.{given}" for name, model in sections.items() if given in model.model_fields]
     if homes:
         return EpisodeError(f"There is no section {given!r}: did you mean {homes[0]!r}?")

@@ -34,12 +34,16 @@ def read_grid(
         if [k for k, _ in varied].count(key) > 1:
             raise EpisodeError(f"--over {key} is given twice: list all its values in one.")
         axes[key] = chosen
+    for override in overrides:
+        apply_override(values, override)
+        key = override.partition("=")[0].strip()
+        if key in dict(varied) or f"{key}.name" in dict(varied):
+            raise EpisodeError(f"{key} is both set and varied: leave --set or --over out.")
     if not axes:
+        at_point(values, {})  # a mistake in the config goes first
         raise EpisodeError(
             "A sweep needs something to vary: --over algorithm=celgc,episode, or a [sweep] table."
         )
-    for override in overrides:
-        apply_override(values, override)
     experiments: dict[str, Experiment] = {}
     for point in itertools.product(*axes.values()):
         experiment = at_point(values, dict(zip(axes, point, strict=True)))
@@ -93,6 +97,8 @@ def _axes_in(table: Any, prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
             yield from _axes_in(value, f"{prefix}{key}.")
         elif isinstance(value, list):
             yield f"{prefix}{key}", _checked(f"{prefix}{key}", value)
+        elif isinstance(value, str) and ".." in value:
+            yield parse_axis(f"{prefix}{key}={value}", SECTION)
         else:
             raise EpisodeError(f"{SECTION}.{prefix}{key} is {value!r}: give a list of values.")
 

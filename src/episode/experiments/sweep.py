@@ -21,7 +21,6 @@ from episode.experiments.records import Observe, Record, Run
 from episode.experiments.run import Job, execute, job_of, join
 from episode.results import store
 
-SWEEP = "sweep.json"
 LOCK = "sweep.lock"
 ENDED = ("finished", "diverged")
 
@@ -179,7 +178,9 @@ def observers(target: Path, track: bool, show: Observe | None) -> Iterator[Obser
 def write_plan(folder: Path, axes: dict[str, Any], experiments: Sequence[Experiment]) -> None:
     """Leaves a list of the sweep's runs in its folder, for whoever watches or reports."""
     runs = [e.name for e in experiments]
-    store.write_text(folder / SWEEP, store.dumps({"axes": axes, "runs": runs}, indent=2) + "\n")
+    store.write_text(
+        folder / store.SWEEP, store.dumps({"axes": axes, "runs": runs}, indent=2) + "\n"
+    )
 
 
 def _play_in_turn(

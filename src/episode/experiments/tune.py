@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import IO, Any
 from episode.errors import EpisodeError, differences
 from episode.experiments.config import Experiment, to_toml
 from episode.experiments.records import Record
+from episode.experiments.run import job_of
 from episode.experiments.search import experiment_at
 from episode.experiments.study import (
     Study,
@@ -57,11 +58,16 @@ class Tuner:
         default=lambda name, experiment: None
     )
     stop: Callable[[], bool] | None = None
+    elsewhere: int = 0
+    """Trials that other processes were still at work on when this one had no more to do."""
 
     def run(self) -> list[Trial]:
         """Plays what is missing, and returns all trials, the best first."""
         check_study(self.study)
         folder = self.study.folder
+        if not (folder / STUDY).exists():
+            _check_place(folder)
+            _check_metric(self.study)
         (folder / LOCKS).mkdir(parents=True, exist_ok=True)
         with _locked(folder / LOCKS / "study"):
             _claim(self.study)
@@ -70,6 +76,8 @@ class Tuner:
             trial, lock = mine
             with lock:
                 self._play(opened, trial)
+        running = optuna_package().trial.TrialState.RUNNING
+        self.elsewhere = len(opened.get_trials(deepcopy=False, states=(running,)))
         found = trials_of(self.study, opened)
         _write_best(self.study, found)
         return found
@@ -140,6 +148,7 @@ class Tuner:
         except KeyboardInterrupt:
             if not judge.pruned:
                 raise
+            store.write_text(study.folder / RUNS / experiment.name / store.PRUNED, "")
             opened.tell(trial, state=optuna_package().trial.TrialState.PRUNED)
             return
         opened.tell(trial, self._value(summary))
@@ -147,11 +156,9 @@ class Tuner:
     def _value(self, summary: Record) -> float:
         """What the run is compared by; what has no finite figure is the worst there is."""
         metric, maximise = self.study.judged_by()
-        figures = summary["figures"]
-        if metric not in figures and summary["status"] == "finished":
-            names = ", ".join(sorted(figures)) or "none"
-            raise EpisodeError(f"There is no figure {metric!r}: choose --metric from {names}.")
-        value = float(figures.get(metric, math.nan))
+        if summary["status"] == "finished":
+            _check_figure(metric, summary["figures"])
+        value = float(summary["figures"].get(metric, math.nan))
         if summary["status"] != "finished" or not math.isfinite(value):
             return -math.inf if maximise else math.inf
         return value
@@ -232,6 +239,28 @@ def _claim(study: Study) -> None:
             f"The study in {study.folder} is another one (they differ in "
             f"{', '.join(differing)}): choose another --folder."
         )
+
+
+def _check_place(folder: Path) -> None:
+    """Keeps a new study out of what is something else."""
+    around = [folder, folder.parent]  # which is one of several, by algorithm
+    taken = [p.parent for f in around for p in (f / store.CONFIG, f / store.SWEEP) if p.exists()]
+    taken += [p.parent for p in (folder.parent / STUDY, *folder.glob(f"*/{STUDY}")) if p.exists()]
+    if taken:
+        raise EpisodeError(f"{taken[0]} holds a run, a sweep or a study: choose another --folder.")
+
+
+def _check_metric(study: Study) -> None:
+    """Finds out before any trial whether the task has the figure that was asked for."""
+    if study.metric is not None and study.base().engine.name != "flower":  # sites add their own
+        task = job_of(study.base()).task
+        _check_figure(study.metric, task.evaluate(*task.initial()))
+
+
+def _check_figure(metric: str, figures: Mapping[str, float]) -> None:
+    if metric not in figures:
+        names = ", ".join(sorted(figures)) or "none"
+        raise EpisodeError(f"There is no figure {metric!r}: choose --metric from {names}.")
 
 
 @contextmanager

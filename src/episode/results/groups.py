@@ -45,7 +45,9 @@ class Group:
 
     def status(self) -> str:
         """How they ended, in a few words."""
-        counts = {s: sum(r.status == s for r in self.runs) for s in ("diverged", "failed")}
+        counts = {
+            s: sum(r.status == s for r in self.runs) for s in ("diverged", "failed", "pruned")
+        }
         counts["not finished"] = sum(r.status == "running" for r in self.runs)
         parts = [f"{n} {s}" for s, n in counts.items() if n]
         if not parts:

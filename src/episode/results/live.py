@@ -65,7 +65,9 @@ class Follower:
         summary = self.folder / store.SUMMARY
         if summary.exists():
             return str(store.read_json(summary).get("status", "unknown"))
-        return "running" if is_locked(self.folder / ".lock") else "stopped"
+        if is_locked(self.folder / ".lock"):
+            return "running"
+        return "pruned" if store.is_pruned(self.folder) else "stopped"
 
     @property
     def label(self) -> str:
@@ -120,8 +122,7 @@ class Watch:
     def look(self) -> list[Follower]:
         """All runs, up to date."""
         for folder in self._folders:
-            own = (folder / store.CONFIG).is_file()
-            for path in [folder] if own else sorted(p.parent for p in folder.rglob(store.CONFIG)):
+            for path in store.folders_of_runs(folder):
                 self._followers.setdefault(path, Follower(path))
         for follower in self._followers.values():
             follower.look()
@@ -150,7 +151,9 @@ class Watch:
         table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
         for name in ("run", "status", "rounds", "loss", "", "‖G‖, γ/η", "figure", "time"):
             right = name in ("rounds", "loss", "figure", "time")
-            table.add_column(name, justify="right" if right else "left", no_wrap=True)
+            table.add_column(
+                name, justify="right" if right else "left", no_wrap=name != "run", overflow="fold"
+            )
         for follower, own in zip(followers, told_apart([f.config for f in followers]), strict=True):
             table.add_row(*follower.row(own))
         return table
@@ -188,7 +191,7 @@ def _is_fresh(path: Path) -> bool:
 
 
 def _planned(folder: Path) -> list[str]:
-    plan = folder / "sweep.json"
+    plan = folder / store.SWEEP
     try:
         return list(json.loads(plan.read_text())["runs"])
     except (OSError, ValueError, KeyError):

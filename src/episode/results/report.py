@@ -155,8 +155,9 @@ def _lead(runs: Sequence[StoredRun], groups: Sequence[Group]) -> str:
     """What ran, and how it ended, in a sentence or two."""
     seeds = {run.config.get("seed") for run in runs}
     labels = list(dict.fromkeys(run.label for run in runs))
-    counts = {s: [r for r in runs if r.status == s] for s in ("diverged", "failed", "running")}
-    words = {"diverged": "diverged", "failed": "failed", "running": "not finished"}
+    words = {"diverged": "diverged", "failed": "failed", "pruned": "pruned by its study",
+             "running": "not finished"}  # fmt: skip
+    counts = {s: [r for r in runs if r.status == s] for s in words}
     text = (
         f"Task <b>{html.escape(task_of(runs[0]))}</b>; {len(labels)} algorithm"
         f"{'s' * (len(labels) > 1)}, {len(groups)} configuration{'s' * (len(groups) > 1)}, "

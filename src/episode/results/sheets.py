@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from episode.results.groups import Group, figure_names
@@ -32,6 +33,14 @@ _LATEX = str.maketrans(
 
 
 @dataclass(frozen=True)
+class Data:
+    """What a program reads of a table: one value in each cell, to the last digit."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+
+@dataclass(frozen=True)
 class Sheet:
     """A table: its columns, and rows of as many texts."""
 
@@ -40,6 +49,8 @@ class Sheet:
     rows: list[list[str]] = field(default_factory=list)
     left: int = 1
     """How many columns stand on the left; the others are figures, to the right."""
+    data: Data | None = None
+    """For the CSV file, where the texts are for people: rounded, with spreads and units."""
 
     def markdown(self) -> str:
         lines = ["| " + " | ".join(_cells(self.columns)) + " |"]
@@ -57,25 +68,37 @@ class Sheet:
 
     def csv(self) -> str:
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.columns, *self.rows])
+        content = self.data or self
+        csv.writer(text, lineterminator="\n").writerows([content.columns, *content.rows])
         return text.getvalue()
 
-    def terminal(self) -> Table:
-        """For a person at a terminal."""
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """For a person at a terminal: where it is narrow, words take several lines, not figures."""
+        heads, gap = list(self.columns), 2
+        is_text = self.left == len(self.columns)
+        if not is_text and self._width(heads, gap) > options.max_width:
+            heads, gap = [head.replace("_", "\n") for head in heads], 1
+        fits = self._width(heads, gap) <= options.max_width
         table = Table(
-            title=self.title or None, title_justify="left", box=None, padding=(0, 2, 0, 0)
+            title=self.title or None, title_justify="left", box=None, padding=(0, gap, 0, 0)
         )
-        is_text = self.left == len(self.columns)  # then long cells may take several lines
-        for i, column in enumerate(self.columns):
+        for i, head in enumerate(heads):
+            is_word = i < self.left and (i > 0 if is_text else not fits)
             table.add_column(
-                column,
-                no_wrap=i == 0 or not is_text,
-                min_width=max(len(row[0]) for row in (self.columns, *self.rows)) if i == 0 else 0,
+                head,
+                no_wrap=not is_word,
+                overflow="fold",
                 justify="left" if i < self.left else "right",
             )
         for row in self.rows:
             table.add_row(*row)
-        return table
+        yield table
+
+    def _width(self, heads: Sequence[str], gap: int) -> int:
+        """How wide it is, unless something is folded."""
+        columns = zip(*[[max(map(len, h.split("\n"))) for h in heads],
+                        *[map(len, row) for row in self.rows]], strict=True)  # fmt: skip
+        return sum(max(column) + gap for column in columns)
 
     def write(self, stem: Path) -> list[Path]:
         """Writes stem.md, stem.tex and stem.csv."""
@@ -103,7 +126,20 @@ def final_sheet(groups: Sequence[Group]) -> Sheet:
     rows = [
         [*_head(g, keys), *_figures(g, names), g.status(), *_costs(g)[:3]] for g in groups
     ]  # fmt: skip
-    return Sheet("", columns, rows, left=1 + len(keys))
+    return Sheet("", columns, rows, left=1 + len(keys), data=_final_data(groups, keys, names))
+
+
+def _final_data(groups: Sequence[Group], keys: Sequence[str], names: Sequence[str]) -> Data:
+    """The same as values: means over the finished seeds, and deviations (n - 1) beside them."""
+    costs = ("exchanges", "bytes_up", "bytes_down", "gradients")
+    spread = [column for n in names for column in (n, f"{n}_deviation")]
+    rows = []
+    for g in groups:
+        figures = [g.figure(n) for n in names]
+        values = [v for f in figures for v in ((f.mean, f.deviation) if f else (None, None))]
+        settings = [g.label, *(g.settings[k] for k in keys), len(g.runs)]
+        rows.append([*settings, *values, g.status(), *_mean_costs(g, costs)])
+    return Data(["algorithm", *keys, "seeds", *spread, "status", *costs], rows)
 
 
 def brief_sheet(groups: Sequence[Group], title: str = "") -> Sheet:
@@ -149,19 +185,22 @@ def _named_apart(groups: Sequence[Group]) -> bool:
 
 def _costs(group: Group) -> list[str]:
     """Mean exchanges, MB, gradients and seconds."""
-    ended = [r.summary for r in group.runs if "exchanges" in r.summary]
-    if not ended:
+    names = ("exchanges", "bytes_up", "bytes_down", "gradients", "seconds")
+    exchanges, up, down, gradients, seconds = _mean_costs(group, names)
+    if exchanges is None or up is None or down is None:
         return ["–"] * 4
-    mean = {
-        k: sum(s[k] for s in ended) / len(ended)
-        for k in ("exchanges", "bytes_up", "bytes_down", "gradients", "seconds")
-    }
     return [
-        f"{mean['exchanges']:,.0f}",
-        f"{(mean['bytes_up'] + mean['bytes_down']) / 1e6:,.1f}",
-        f"{mean['gradients']:,.0f}",
-        f"{mean['seconds']:,.1f}",
+        f"{exchanges:,.0f}",
+        f"{(up + down) / 1e6:,.1f}",
+        f"{gradients:,.0f}",
+        f"{seconds:,.1f}",
     ]
+
+
+def _mean_costs(group: Group, names: Sequence[str]) -> list[float | None]:
+    """Of those that have ended; None where nobody has."""
+    ended = [r.summary for r in group.runs if "exchanges" in r.summary]
+    return [sum(s[name] for s in ended) / len(ended) if ended else None for name in names]
 
 
 def _setting(value: object) -> str:

@@ -20,6 +20,10 @@ CHECKPOINT = "checkpoint/state.safetensors"
 LAST_FINITE = "checkpoint/last_finite.safetensors"
 """Where a diverged run leaves the state before its last round."""
 MODEL = "model.safetensors"
+PRUNED = "pruned"
+"""Marks a trial that its study has given up."""
+SWEEP = "sweep.json"
+"""In a sweep's folder: what it varies, and its runs in order."""
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -42,8 +46,8 @@ class StoredRun:
 
     @property
     def status(self) -> str:
-        """finished, diverged, failed, or running (also: was killed, and can be resumed)."""
-        return str(self.summary.get("status", "running"))
+        """finished, diverged, failed, pruned, or running (also: was killed, and can be resumed)."""
+        return str(self.summary.get("status", "pruned" if is_pruned(self.folder) else "running"))
 
 
 def read_run(folder: Path) -> StoredRun:
@@ -139,13 +143,18 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
+def is_pruned(folder: Path) -> bool:
+    """Whether a study has stopped this run because it fell behind."""
+    return (folder / PRUNED).exists()
+
+
 def find_runs(folders: Sequence[Path]) -> list[StoredRun]:
     """The runs in these folders, and in folders below those that are none themselves."""
     found: dict[Path, StoredRun] = {}
     for folder in folders:
         if not folder.is_dir():
             raise EpisodeError(f"There is no folder {folder}: give a run's folder, or a sweep's.")
-        below = [folder] if (folder / CONFIG).is_file() else _below(folder)
+        below = folders_of_runs(folder)
         if not below:
             raise EpisodeError(
                 f"{folder} is not a run's folder and holds none: no {CONFIG} is in it."
@@ -155,9 +164,11 @@ def find_runs(folders: Sequence[Path]) -> list[StoredRun]:
     return list(found.values())
 
 
-def _below(folder: Path) -> list[Path]:
-    """Runs in the order of their sweep, where there is one; else by name."""
-    plan = folder / "sweep.json"
+def folders_of_runs(folder: Path) -> list[Path]:
+    """The folder, if it is a run's, or those below it: in the order of their sweep, or by name."""
+    if (folder / CONFIG).is_file():
+        return [folder]
+    plan = folder / SWEEP
     names = read_json(plan)["runs"] if plan.exists() else []
     planned = [folder / name for name in names if (folder / name / CONFIG).is_file()]
     rest = sorted(path.parent for path in folder.rglob(CONFIG))

@@ -73,7 +73,7 @@ def serve(chosen: Recipe, kitchen: Kitchen, draw: Draw = draw_panels) -> Served:
 def claims_sheet(claims: Sequence[Claim]) -> Sheet:
     """The paper's claims, each with its verdict and what it was judged on."""
     rows = [[c.text, c.verdict, c.figures] for c in claims]
-    return Sheet("", ["The paper's claim", "Verdict", "Judged on"], rows, left=3)
+    return Sheet("", ["Claim", "Verdict", "Judged on"], rows, left=3)
 
 
 def index(kitchen: Kitchen, served: Sequence[Served]) -> None:
@@ -90,7 +90,9 @@ def index(kitchen: Kitchen, served: Sequence[Served]) -> None:
             text = earlier.read_text()
         else:
             continue
-        lines += [f"## [{entry.title}]({name}/README.md)", "", f"{entry.place}.", "", text, ""]
+        made = (kitchen.folder / name / "README.md").exists()
+        title = f"[{entry.title}]({name}/README.md)" if made else entry.title
+        lines += [f"## {title}", "", f"{entry.place}.", "", text, ""]
     write_text(kitchen.folder / "README.md", "\n".join(lines).rstrip() + "\n")
 
 

@@ -76,7 +76,8 @@ def _best(folder: Path) -> dict[str, Path]:
     found = {path.parent.name: path for path in sorted(folder.glob(f"*/{BEST}"))}
     if not found:
         raise EpisodeError(
-            f"{folder} has no {BEST}: give the folder of a study that has ended (episode tune)."
+            f"{folder} has no {BEST}: give the folder of a study (episode tune) that has ended, "
+            "with at least one trial that came to a figure."
         )
     return found
 
