@@ -166,14 +166,14 @@ def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> 
     from episode.results.sheets import Data, Sheet, counted
 
     metric, _ = study.judged_by()
-    derived = [k for k in ("schedule.eta", "schedule.gamma") if k not in study.space]
-    derived = derived if "threshold" in study.space else []
-    columns = [*study.space, *derived, metric, "status"]
+    given = [k for k in ("eta", "gamma") if f"schedule.{k}" not in study.space]
+    given = given if "threshold" in study.space else []  # what γ/η comes to
+    columns = [*study.space, *(f"schedule.{k}" for k in given), metric, "status"]
+    schedules = [t.experiment.schedule.model_dump() for t in trials]
     data = [
-        [*t.point.values(), *(getattr(t.experiment.schedule, k[9:]) for k in derived), t.value,
-         t.status]
-        for t in trials
-    ]  # fmt: skip
+        [*t.point.values(), *(s[k] for k in given), t.value, t.status]
+        for t, s in zip(trials, schedules, strict=True)
+    ]
     rows = [[*map(_shown, row[:-2]), _figure(row[-2]), row[-1]] for row in data]
     title = f"{label}: {counted(len(trials), 'trial')}, the best first"
     sheet = Sheet(title, columns, rows, left=0, data=Data(columns, data))
