@@ -41,6 +41,13 @@ def test_of_copies_the_finished_one_counts(tmp_path: Path) -> None:
     assert [r.folder.name for r in once(find_runs([tmp_path]))] == ["b"]
 
 
+def test_runs_made_in_python_may_differ_in_what_no_config_tells(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        path = make_run(tmp_path / name) / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"made_by": "fit"}))
+    assert len(once(find_runs([tmp_path]))) == 2
+
+
 def test_the_csv_has_one_value_per_cell_to_the_last_digit(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / str(seed), seed=seed, rounds=2000) for seed in range(3)]
     make_run(tmp_path / "lost", algorithm="fedavg", rounds=2000, status="diverged")

@@ -97,10 +97,14 @@ def grouped(runs: Sequence[StoredRun]) -> list[Group]:
 
 
 def once(runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """Each config and seed once: of copies, which are no seeds more, the first that finished."""
+    """Each config and seed once: of copies, which are no seeds more, the first that finished.
+
+    Runs made in Python all count: their models and losses may differ where their configs do not.
+    """
     found: dict[str, StoredRun] = {}
     for run in sorted(runs, key=lambda r: r.status != "finished"):
-        found.setdefault(json.dumps(settings_of(run.config), sort_keys=True), run)
+        key = json.dumps(settings_of(run.config), sort_keys=True)
+        found.setdefault(str(run.folder) if "made_by" in run.config else key, run)
     kept = set(map(id, found.values()))
     return [run for run in runs if id(run) in kept]
 
