@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -100,12 +100,8 @@ def reproduce(
     if tune:
         kitchen = _tuned_first(kitchen, able, quiet)
     wanted = {e.id: e for r in able for e in r.experiments(kitchen)}  # recipes share runs
-    for_runs = {"--set": settings, "--seeds": seeds > 1, "--tune": tune, "--jobs": jobs}
-    if not wanted and able == chosen and (unused := [o for o, given in for_runs.items() if given]):
-        raise EpisodeError(
-            f"{unused[0]} would change nothing, as no runs are needed for "
-            f"{' and '.join(r.name for r in chosen)}: leave it out."
-        )
+    if not wanted and able == chosen:
+        _refuse(chosen, {"--set": settings, "--seeds": seeds > 1, "--tune": tune, "--jobs": jobs})
     if dry_run:
         for experiment in wanted.values():
             target = kitchen.runs / experiment.name
@@ -128,6 +124,15 @@ def reproduce(
         _print_served(kitchen.folder, served, as_json)
     if len(able) < len(chosen):
         raise typer.Exit(2)
+
+
+def _refuse(recipes: Sequence[Recipe], for_runs: Mapping[str, object]) -> None:
+    """Says of recipes without runs that an option which is for runs would change nothing."""
+    if unused := [option for option, given in for_runs.items() if given]:
+        raise EpisodeError(
+            f"{unused[0]} would change nothing, as no runs are needed for "
+            f"{' and '.join(r.name for r in recipes)}: leave it out."
+        )
 
 
 def _tuned_first(kitchen: Kitchen, recipes: Sequence[Recipe], quiet: bool) -> Kitchen:

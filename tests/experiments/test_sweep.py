@@ -74,8 +74,9 @@ def test_mistakes_are_sentences_before_any_run(over: list[str], message: str) ->
 
 
 def test_what_is_set_and_varied_is_a_mistake_and_so_is_what_cannot_be_swept() -> None:
-    with pytest.raises(EpisodeError, match="seed is both set and varied"):
-        read_grid(None, ["seed=3"], ["seed=0,1"])
+    for key, other in (("seed", "seed"), ("algorithm.name", "algorithm")):
+        with pytest.raises(EpisodeError, match=f"{other} is both set and varied"):
+            read_grid(None, [f"{key}=3"], [f"{other}=0,1"])
     with pytest.raises(EpisodeError, match=r"did you mean 'budget\.rounds'"):
         read_grid(None, ["budget.rouns=3"], [])
 

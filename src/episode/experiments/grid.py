@@ -34,11 +34,11 @@ def read_grid(
         if [k for k, _ in varied].count(key) > 1:
             raise EpisodeError(f"--over {key} is given twice: list all its values in one.")
         axes[key] = chosen
+    varied_keys = {_plain(key) for key in axes}
     for override in overrides:
         apply_override(values, override)
-        key = override.partition("=")[0].strip()
-        if key in dict(varied) or f"{key}.name" in dict(varied):
-            raise EpisodeError(f"{key} is both set and varied: leave --set or --over out.")
+        if (key := _plain(override.partition("=")[0])) in varied_keys:
+            raise EpisodeError(f"{key} is both set and varied: leave one of them out.")
     if not axes:
         at_point(values, {})  # a mistake in the config goes first
         raise EpisodeError(
@@ -82,6 +82,11 @@ def parse_axis(text: str, option: str = "--over") -> tuple[str, list[Any]]:
         whole = parse_value(listed)
         values = whole if isinstance(whole, list) else _split(listed)
     return key.strip(), _checked(key.strip(), values)
+
+
+def _plain(key: str) -> str:
+    """`algorithm` for `algorithm.name`, which is the same setting."""
+    return key.strip().removesuffix(".name")
 
 
 def _split(listed: str) -> list[Any]:

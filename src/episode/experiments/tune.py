@@ -242,8 +242,8 @@ def _claim(study: Study) -> None:
 
 
 def _check_place(folder: Path) -> None:
-    """Keeps a new study out of what is something else."""
-    around = [folder, folder.parent]  # which is one of several, by algorithm
+    """Keeps a new study out of what is something else, and out of another study."""
+    around = [folder, folder.parent]
     taken = [p.parent for f in around for p in (f / store.CONFIG, f / store.SWEEP) if p.exists()]
     taken += [p.parent for p in (folder.parent / STUDY, *folder.glob(f"*/{STUDY}")) if p.exists()]
     if taken:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -145,7 +144,7 @@ class Watch:
     def table(self) -> Table:
         """What a terminal shows."""
         followers = self.look()
-        waiting = sum(len(_planned(f)) for f in self._folders) - len(followers)
+        waiting = sum(len(store.planned_runs(f)) for f in self._folders) - len(followers)
         title = counted(len(followers), "run")
         title += f", {waiting} to come" if waiting > 0 else ""
         table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
@@ -188,11 +187,3 @@ def _is_fresh(path: Path) -> bool:
     """Where the kernel does not tell: whether anything was written beside it a minute ago."""
     rounds = path.with_name(store.ROUNDS)
     return rounds.exists() and time.time() - rounds.stat().st_mtime < 60
-
-
-def _planned(folder: Path) -> list[str]:
-    plan = folder / store.SWEEP
-    try:
-        return list(json.loads(plan.read_text())["runs"])
-    except (OSError, ValueError, KeyError):
-        return []

@@ -19,7 +19,7 @@ from episode.results import store
 from episode.results.bundle import plotly_script
 from episode.results.groups import Group, figure_names, grouped, task_of
 from episode.results.plots import OTHER, STYLES
-from episode.results.sheets import Sheet, final_sheet
+from episode.results.sheets import Sheet, counted, final_sheet
 from episode.results.store import StoredRun
 from episode.version import __version__
 
@@ -56,7 +56,7 @@ def write_report(
     """Writes the page; refuses runs of different tasks."""
     extras = extras or Extras()
     groups = grouped(runs)
-    title = title or f"{len(runs)} run{'s' * (len(runs) > 1)} of {task_of(runs[0])}"
+    title = title or f"{counted(len(runs), 'run')} of {task_of(runs[0])}"
     numbers = Numbers()
     data = _data(runs, groups, extras, numbers)
     parts = {
@@ -159,9 +159,9 @@ def _lead(runs: Sequence[StoredRun], groups: Sequence[Group]) -> str:
              "running": "not finished"}  # fmt: skip
     counts = {s: [r for r in runs if r.status == s] for s in words}
     text = (
-        f"Task <b>{html.escape(task_of(runs[0]))}</b>; {len(labels)} algorithm"
-        f"{'s' * (len(labels) > 1)}, {len(groups)} configuration{'s' * (len(groups) > 1)}, "
-        f"{len(seeds)} seed{'s' * (len(seeds) > 1)}, {len(runs)} run{'s' * (len(runs) > 1)}."
+        f"Task <b>{html.escape(task_of(runs[0]))}</b>; {counted(len(labels), 'algorithm')}, "
+        f"{counted(len(groups), 'configuration')}, {counted(len(seeds), 'seed')}, "
+        f"{counted(len(runs), 'run')}."
     )
     odd = []
     for status, found in counts.items():

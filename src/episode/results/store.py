@@ -168,11 +168,17 @@ def folders_of_runs(folder: Path) -> list[Path]:
     """The folder, if it is a run's, or those below it: in the order of their sweep, or by name."""
     if (folder / CONFIG).is_file():
         return [folder]
-    plan = folder / SWEEP
-    names = read_json(plan)["runs"] if plan.exists() else []
-    planned = [folder / name for name in names if (folder / name / CONFIG).is_file()]
+    begun = [folder / name for name in planned_runs(folder) if (folder / name / CONFIG).is_file()]
     rest = sorted(path.parent for path in folder.rglob(CONFIG))
-    return list(dict.fromkeys([*planned, *rest]))
+    return list(dict.fromkeys([*begun, *rest]))
+
+
+def planned_runs(folder: Path) -> list[str]:
+    """The names of a sweep's runs, in order; none where the folder is no sweep's."""
+    try:
+        return [str(name) for name in json.loads((folder / SWEEP).read_text())["runs"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def dumps(values: Any, indent: int | None = None) -> str:

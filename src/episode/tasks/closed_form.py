@@ -129,8 +129,11 @@ class _AllClients(_OneClientAtATime):
         self._ahead: dict[str, tuple[int, Tensor]] = {}
 
     def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
-        gradient = self._task.gradient(self.x, self._task.coefficients)
+        gradient = self._task.gradient(self.x, self._coefficients(draw))
         return self._no_loss, gradient + self._noise(draw) if self._task.noise else gradient
+
+    def _coefficients(self, draw: Draw) -> Coefficients:
+        return self._task.coefficients
 
     def _noise(self, draw: Draw) -> Tensor:
         block, offset = divmod(draw.index, self.AHEAD)
