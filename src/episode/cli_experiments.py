@@ -222,5 +222,7 @@ def command_line() -> str:
 
 
 def _short(value: Any) -> str:
-    text = "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    from episode.results.groups import plain
+
+    text = "–" if value is None else plain(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -155,7 +155,7 @@ def told_apart(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     found = []
     for task, s in zip(tasks, settings, strict=True):
         words = [
-            f"{k.rpartition('.')[2]} {_plain(s[k])}" for k in keys[task] if s.get(k) is not None
+            f"{k.rpartition('.')[2]} {plain(s[k])}" for k in keys[task] if s.get(k) is not None
         ]
         found.append(", ".join([task, *words] if len(keys) > 1 else words))
     return found
@@ -169,7 +169,8 @@ def _telling(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [k for k in differing if k not in hidden and not k.startswith("record.")]
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """A setting's value as people read it."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from episode.results import store
 from episode.results.bundle import plotly_script
-from episode.results.groups import Group, figure_names, grouped, task_of
+from episode.results.groups import Group, figure_names, grouped, plain, task_of
 from episode.results.plots import OTHER, STYLES
 from episode.results.sheets import Sheet, counted, final_sheet
 from episode.results.store import StoredRun
@@ -146,7 +146,7 @@ def _style(label: str) -> dict[str, str]:
 
 
 def _group_name(group: Group) -> str:
-    rest = [f"{k.rpartition('.')[2]} {v}" for k, v in group.settings.items()
+    rest = [f"{k.rpartition('.')[2]} {plain(v)}" for k, v in group.settings.items()
             if not k.startswith("algorithm.") and v is not None]  # fmt: skip
     return ", ".join([group.label, *rest])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from episode.results.groups import Group, figure_names
+from episode.results.groups import Group, figure_names, plain
 from episode.results.store import write_text
 
 _LATEX = str.maketrans(
@@ -204,9 +204,7 @@ def _mean_costs(group: Group, names: Sequence[str]) -> list[float | None]:
 
 
 def _setting(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "–" if value is None else str(value)
+    return "–" if value is None else plain(value)
 
 
 def _cells(row: Sequence[str]) -> list[str]:

@@ -282,12 +282,17 @@ function fillControls() {
     select.dataset.key = key;
     option(select, "", "all");
     const values = new Set(report.groups.map((g) => JSON.stringify(g.settings[key])));
-    for (const value of values) option(select, value, value === "null" ? "–" : value);
+    for (const value of values) option(select, value, shortly(JSON.parse(value)));
     label.append(`${key} `, select);
     $("filters").append(label);
   }
   report.partitions.forEach((p, i) => option($("partition-choice"), i, p.title));
   $("partition-section").hidden = !report.partitions.length;
+}
+
+function shortly(value) {
+  if (value === null) return "–";
+  return typeof value === "number" ? String(Number(value.toPrecision(6))) : JSON.stringify(value);
 }
 
 function paintSwatches() {
