@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from episode.engines.flower_simulation import require_flower, simulate
+from episode.flower.simulation import require_flower, simulate
 
 require_flower()
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from episode.core.vectors import Vector
 from episode.engines.simulation import Simulation
-from episode.experiments.config import Experiment
-from episode.experiments.monitor import Monitor
-from episode.experiments.records import make_record
-from episode.experiments.run import job_of
 from episode.federation.rounds import Rounds
 from episode.federation.state import ServerState
+from episode.runs.config import Experiment
+from episode.runs.monitor import Monitor
+from episode.runs.records import make_record
+from episode.runs.trainer import job_of
 
 ROUNDS = 3
 """Rounds in a call: the monitor looks at steps of one round in three."""

@@ -24,12 +24,12 @@ import torch
 
 from episode.core.algorithm import ALGORITHMS
 from episode.core.schedule import Schedule
-from episode.engines.memory import keep_freed_memory
+from episode.engines.allocator import keep_freed_memory
 from episode.engines.simulation import Simulation
-from episode.experiments.folder import environment
-from episode.experiments.recipes import synthetic
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import ServerState
+from episode.paper.synthetic_runs import synthetic
+from episode.runs.folder import environment
 from episode.tasks.neural import NeuralTask
 from workloads import BIRNN, LSTM, MLP, Workload, loss
 

@@ -7,8 +7,8 @@ import statistics
 from pathlib import Path
 
 from episode.core import ALGORITHMS
-from episode.demo import run_demo
 from episode.results.store import StoredRun
+from episode.studies.demo import run_demo
 
 SEEDS = range(5)
 ROUNDS = 60

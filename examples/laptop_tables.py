@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from episode.experiments.config import Experiment
-from episode.experiments.run import execute, job_of
+from episode.runs.config import Experiment
+from episode.runs.trainer import execute, job_of
 
 ALGORITHMS = (
     "fedavg", "scaffold", "celgc", "naive_parallel_clip", "scaffold_clipped", "episode_unclipped",

@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib as mpl
 import torch
 
-from episode.experiments.recipes import SyntheticGrid, synthetic
+from episode.paper.synthetic_runs import SyntheticGrid, synthetic
 from episode.results.plots import STYLES
 from episode.tasks.synthetic import minimum
 

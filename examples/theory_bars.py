@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from episode.core.algorithm import ALGORITHMS
 from episode.core.schedule import Schedule
 from episode.data.partition import by_similarity
+from episode.diagnosis.diagnose import diagnose_task
+from episode.diagnosis.known_problems import relaxed_smooth
+from episode.diagnosis.report import write_json
+from episode.diagnosis.trajectory import Options
 from episode.engines.simulation import Simulation
-from episode.experiments.config import Experiment
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import ServerState
+from episode.runs.config import Experiment
 from episode.tasks.digits import _figures, _load, _split, cross_entropy
 from episode.tasks.neural import NeuralTask
-from episode.tasks.relaxed import RelaxedSmooth
-from episode.theory.diagnose import diagnose_task
-from episode.theory.problems import relaxed_smooth
-from episode.theory.report import write_json
-from episode.theory.trajectory import Options
+from episode.tasks.relaxed_smooth import RelaxedSmooth
 
 FOLDER = Path("runs/theory/verdicts")
 PROBLEMS = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from episode.results.drawing import as_image, pyplot
 from episode.results.store import write_bytes
 from episode.theory import claims
-from episode.theory.files import as_image, pyplot
 
 torch.set_num_threads(1)
 FOLDER = Path("runs/theory")

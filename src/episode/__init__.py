@@ -27,10 +27,10 @@ if TYPE_CHECKING:
         Unclipped,
         Uncorrected,
     )
-    from episode.experiments.fit import fit
-    from episode.experiments.records import Run
+    from episode.diagnosis.diagnose import Diagnosis, diagnose
     from episode.federation.sampling import Cyclic, Full, Uniform
-    from episode.theory.diagnose import Diagnosis, diagnose
+    from episode.runs.fit import fit
+    from episode.runs.records import Run
 
 __all__ = [
     "ALGORITHMS",
@@ -59,12 +59,12 @@ __all__ = [
 
 _HOMES = {
     "Cyclic": "episode.federation.sampling",
-    "Diagnosis": "episode.theory.diagnose",
+    "Diagnosis": "episode.diagnosis.diagnose",
     "Full": "episode.federation.sampling",
-    "Run": "episode.experiments.records",
+    "Run": "episode.runs.records",
     "Uniform": "episode.federation.sampling",
-    "diagnose": "episode.theory.diagnose",
-    "fit": "episode.experiments.fit",
+    "diagnose": "episode.diagnosis.diagnose",
+    "fit": "episode.runs.fit",
 }
 
 

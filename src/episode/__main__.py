@@ -1,5 +1,5 @@
 """`python -m episode` is the command line."""
 
-from episode.cli import main
+from episode.cli.main import main
 
 main()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from episode import EpisodeError
-from episode.experiments.config import read_experiment
-from episode.experiments.flower_app import write_app
-from episode.experiments.flower_runs import _of_run_config
+from episode.flower.app import _of_run_config
+from episode.flower.app_files import write_app
+from episode.runs.config import read_experiment
 
 SETTINGS = [
     "task=quadratics", "task.slopes=[-3.0, 4.0, 1.0]", "task.curvatures=[1, 1, 2]", "seed=4",
@@ -94,7 +94,7 @@ ERROR:     Exit Code: 201
 def test_a_failed_runs_last_words_are_its_whole_error(
     log: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from episode import cli_flower
+    from episode.cli import flower as cli_flower
 
     done = subprocess.CompletedProcess([], 0, stdout=log, stderr="")
     monkeypatch.setattr(cli_flower.subprocess, "run", lambda *_, **__: done)

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 from deployment import NAME, Deployment, make_authority, make_key
-from federation import Without
 
 from episode import ALGORITHMS
-from episode.experiments.config import Experiment, read_experiment
-from episode.experiments.flower_app import write_app
-from episode.experiments.run import execute, job_of
 from episode.federation import checkpoint
 from episode.federation.sampling import Cohorts
+from episode.flower.app_files import write_app
 from episode.results.store import CHECKPOINT, read_json, read_rounds
+from episode.runs.config import Experiment, read_experiment
+from episode.runs.trainer import execute, job_of
+from federation import Without
 
 DIGITS = [
     "task=digits", "task.num_clients=3", "task.dtype=float64", "task.hidden=8", "task.time_steps=4",

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from federation import SETTINGS, Without, arrays, assert_same, grid, in_simulation, on_flower
 from flwr.app import Array, Error, Message
 from local_grid import Fault
 
@@ -17,6 +16,7 @@ from episode import Algorithm
 from episode.errors import ClusterError
 from episode.flower import EpisodeStrategy
 from episode.results.store import read_json, read_rounds
+from federation import SETTINGS, Without, arrays, assert_same, grid, in_simulation, on_flower
 
 REMEMBERING = [
     "scaffold",
@@ -237,8 +237,9 @@ def test_a_site_that_fails_says_why() -> None:
 
 
 def test_a_site_whose_own_code_fails_is_heard() -> None:
-    from federation import app, loss
     from local_grid import LocalGrid
+
+    from federation import app, loss
 
     calls: list[int] = []
 
@@ -256,7 +257,7 @@ def test_a_superlink_that_is_gone_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Flower's own calls never give up."""
-    monkeypatch.setattr("episode.engines.flower_exchange.SUPERLINK_SECONDS", 1.0)
+    monkeypatch.setattr("episode.flower.exchange.SUPERLINK_SECONDS", 1.0)
     network, gone = grid(), threading.Event()
     pull = network.pull_messages
 

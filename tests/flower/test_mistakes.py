@@ -10,8 +10,8 @@ import pytest
 from deployment import NAME, Deployment
 from readme_project import changed
 
-from episode.experiments.config import read_experiment
-from episode.experiments.flower_app import write_app
+from episode.flower.app_files import write_app
+from episode.runs.config import read_experiment
 
 SETTINGS = ["task=quadratics", "task.curvatures=[1.0, 2.0, 0.5]", "task.slopes=[-3.0, 4.0, 1.0]"]
 

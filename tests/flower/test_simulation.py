@@ -69,7 +69,7 @@ def test_a_run_on_flower_is_stopped_and_goes_on_as_one_of_ours(tmp_path: Path) -
 
 STOP_AFTER_TWO = """
 import os, signal
-from episode.cli import main
+from episode.cli.main import main
 from episode.federation.rounds import Rounds
 play = Rounds.play
 def stopping(self, server):
@@ -84,7 +84,7 @@ WITHOUT = """
 import importlib.util, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: None if name == "flwr" else find(name, *rest)
-from episode.cli import main
+from episode.cli.main import main
 main()
 """
 

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from federation import SITES, Net, app, arrays, assert_same, data_of, grid, in_simulation, on_flower
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 from torch import nn
 
 from episode import ALGORITHMS, Algorithm, EpisodeError, Uniform
-from episode.engines.flower_client import Site, add_actions
-from episode.engines.flower_server import FlowerEngine
-from episode.engines.flower_sites import Patience, Sites
 from episode.errors import ClusterError
 from episode.federation.protocols import Task
+from episode.flower.client import Site, add_actions
+from episode.flower.server import FlowerEngine
+from episode.flower.sites import Patience, Sites
 from episode.results.store import read_rounds
 from episode.testing import check_engine
+from federation import SITES, Net, app, arrays, assert_same, data_of, grid, in_simulation, on_flower
 
 
 def engine(task: Task, algorithm: Algorithm) -> FlowerEngine:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from episode import ALGORITHMS
-from episode.experiments.config import Experiment
-from episode.experiments.run import execute, job_of
+from episode.runs.config import Experiment
+from episode.runs.trainer import execute, job_of
 
 FILE = Path(__file__).with_name("trajectories.json")
 

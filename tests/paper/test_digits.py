@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 
 import episode
 from episode.data.partition import by_similarity
-from episode.experiments.config import Experiment
-from episode.experiments.run import execute, job_of
-from episode.theory.diagnose import diagnose_task
-from episode.theory.trajectory import Options
+from episode.diagnosis.diagnose import diagnose_task
+from episode.diagnosis.trajectory import Options
+from episode.runs.config import Experiment
+from episode.runs.trainer import execute, job_of
 
 
 def accuracy(algorithm: str) -> float:

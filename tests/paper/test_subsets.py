@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from episode.experiments.config import Experiment
-from episode.experiments.run import execute, job_of
+from episode.runs.config import Experiment
+from episode.runs.trainer import execute, job_of
 
 SUBSETS = Path(os.environ.get("EPISODE_TEST_DATA", "nowhere"))
 PLACES = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from episode.experiments.config import read_experiment
-from episode.experiments.recipes import SyntheticGrid, synthetic
-from episode.experiments.run import execute, job_of
+from episode.paper.synthetic_runs import SyntheticGrid, synthetic
+from episode.runs.config import read_experiment
+from episode.runs.trainer import execute, job_of
 from episode.tasks.synthetic import Quartics, minimum
 
 PUBLISHED = SyntheticGrid(etas=(0.01,), thresholds=(5,))

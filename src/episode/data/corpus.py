@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from episode.data.home import save
-from episode.data.vectors import Floats, read_vectors
+from episode.data.storage import save
+from episode.data.word_vectors import Floats, read_vectors
 from episode.errors import EpisodeError
 from episode.randomness import uniform
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from episode.data.home import Prepared
+from episode.data.storage import Prepared
 from episode.randomness import Key
 
 

@@ -28,7 +28,7 @@ import torch.distributed.nn  # early: its functions keep the process group they 
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from episode.engines.meeting import first_line, meeting_point, objection_to
+from episode.engines.rendezvous import first_line, meeting_point, objection_to
 from episode.errors import ClusterError, EpisodeError
 from episode.version import __version__
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
-from episode.engines.memory import keep_freed_memory
+from episode.engines.allocator import keep_freed_memory
 from episode.errors import ClientError, EpisodeError
 from episode.federation.protocols import Phase, Reply, Task
 from episode.federation.state import Buffers, ClientState

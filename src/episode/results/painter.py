@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from episode.apart import start_apart
 from episode.results.figures import Panel, draw_panels
+from episode.studies.child_process import start_apart
 
 Draw = Callable[[Sequence[Sequence[Panel]], Path], list[Path]]
 

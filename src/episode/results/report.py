@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from episode.results import store
-from episode.results.bundle import plotly_script
 from episode.results.groups import Group, figure_names, grouped, plain, task_of
+from episode.results.plotly_script import plotly_script
 from episode.results.plots import OTHER, STYLES
-from episode.results.sheets import Sheet, counted, final_sheet
 from episode.results.store import StoredRun
+from episode.results.text_tables import Sheet, counted, final_sheet
 from episode.version import __version__
 
 COLUMNS = (

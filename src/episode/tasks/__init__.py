@@ -6,7 +6,7 @@ from episode.tasks.custom import custom_task, is_custom
 from episode.tasks.digits import Digits
 from episode.tasks.imagenet import ImageNet
 from episode.tasks.quadratics import Quadratics
-from episode.tasks.relaxed import RelaxedSmooth
+from episode.tasks.relaxed_smooth import RelaxedSmooth
 from episode.tasks.sentiment140 import Sentiment140
 from episode.tasks.settings import TaskSettings
 from episode.tasks.silos import Silos

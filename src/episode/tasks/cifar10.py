@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from episode.data.home import Prepared, fingerprint, prepared, save
 from episode.data.images import Images
 from episode.data.sources import cifar10
 from episode.data.sources.layout import only_in_test, source_folder
+from episode.data.storage import Prepared, fingerprint, prepared, save
 from episode.tasks.classification import classifier
-from episode.tasks.dealt import Deal, hold_out
 from episode.tasks.neural import NeuralTask
+from episode.tasks.partitioned import Deal, hold_out
 from episode.tasks.vision import VisionSettings
 
 PADDING = 4

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from episode.data.partition import by_similarity
 from episode.models.elman import ElmanClassifier
 from episode.randomness import derive, permutation
-from episode.tasks.dealt import VALIDATION_SHARE, Deal
 from episode.tasks.neural import NeuralTask
+from episode.tasks.partitioned import VALIDATION_SHARE, Deal
 from episode.tasks.settings import TaskSettings
 
 PIXELS = 64

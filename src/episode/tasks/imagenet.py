@@ -12,12 +12,12 @@ from pydantic import Field
 from torch import Tensor
 
 from episode.data.decoding import VERIFIED, ImageFiles, verify_images
-from episode.data.home import Prepared, fingerprint, prepared, save
 from episode.data.sources import imagenet
 from episode.data.sources.layout import only_in_test, source_folder
+from episode.data.storage import Prepared, fingerprint, prepared, save
 from episode.tasks.classification import classifier
-from episode.tasks.dealt import Deal, hold_out
 from episode.tasks.neural import NeuralTask
+from episode.tasks.partitioned import Deal, hold_out
 from episode.tasks.vision import VisionSettings
 
 LARGE = 128

@@ -9,17 +9,17 @@ from pydantic import Field
 from torch import Tensor
 
 from episode.data.corpus import Corpus
-from episode.data.home import Prepared
 from episode.data.partition import by_id, by_user_similarity
 from episode.data.sources import sentiment140
 from episode.data.sources.layout import source_folder
+from episode.data.storage import Prepared
 from episode.data.texts import Texts
 from episode.errors import EpisodeError
 from episode.models.lstm import TextClassifier
 from episode.models.text import Cell
 from episode.tasks.classification import classifier
-from episode.tasks.dealt import Deal, hold_out
 from episode.tasks.neural import NeuralTask
+from episode.tasks.partitioned import Deal, hold_out
 from episode.tasks.text import TextSettings, words_of
 
 TEST_SHARE = 0.2

@@ -14,19 +14,19 @@ from torch import Tensor, nn
 from episode.data import silos
 from episode.data.corpus import Corpus, UnknownWords, label_numbers
 from episode.data.decoding import ImageFiles, verify_images
-from episode.data.home import Prepared, fingerprint, prepared, save
 from episode.data.sources.layout import only_in_test
+from episode.data.storage import Prepared, fingerprint, prepared, save
 from episode.data.texts import Texts
-from episode.data.vectors import vectors_file
+from episode.data.word_vectors import vectors_file
 from episode.errors import EpisodeError
 from episode.models.lstm import TextClassifier
 from episode.models.resnet import LAYOUTS, Norm, ResNet
 from episode.models.text import Pooling, frozen_words
 from episode.randomness import permutation
 from episode.tasks.classification import classifier
-from episode.tasks.dealt import VALIDATION_SHARE, Deal
 from episode.tasks.losses import LossName
 from episode.tasks.neural import NeuralTask
+from episode.tasks.partitioned import VALIDATION_SHARE, Deal
 from episode.tasks.precision import Precision
 from episode.tasks.settings import TaskSettings
 

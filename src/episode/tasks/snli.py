@@ -8,15 +8,15 @@ import torch
 from pydantic import Field
 
 from episode.data.corpus import Corpus
-from episode.data.home import Prepared
 from episode.data.sources import snli
 from episode.data.sources.layout import source_folder
+from episode.data.storage import Prepared
 from episode.data.texts import Texts
 from episode.models.birnn import PairClassifier
 from episode.tasks.classification import classifier
-from episode.tasks.dealt import Deal
 from episode.tasks.losses import LossName
 from episode.tasks.neural import NeuralTask
+from episode.tasks.partitioned import Deal
 from episode.tasks.text import TextSettings, words_of
 
 

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 from torch import nn
 
 from episode.data.corpus import Corpus, UnknownWords
-from episode.data.home import Prepared, fingerprint, log, prepared
 from episode.data.sources.glove import default_vectors
 from episode.data.sources.layout import only_in_test
-from episode.data.vectors import vectors_file
+from episode.data.storage import Prepared, fingerprint, log, prepared
+from episode.data.word_vectors import vectors_file
 from episode.errors import EpisodeError
 from episode.models.text import Cell, Pooling, frozen_words
-from episode.tasks.dealt import DealtSettings
 from episode.tasks.losses import LossName
+from episode.tasks.partitioned import DealtSettings
 
 
 class Source(Protocol):

@@ -7,8 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from episode.models.resnet import Norm, ResNet
-from episode.tasks.dealt import DealtSettings
 from episode.tasks.losses import LossName
+from episode.tasks.partitioned import DealtSettings
 
 
 class VisionSettings(DealtSettings):

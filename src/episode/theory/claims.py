@@ -11,14 +11,14 @@ from torch import Tensor
 
 from episode.core.algorithm import ALGORITHMS
 from episode.core.schedule import Schedule
+from episode.diagnosis.known_problems import relaxed_smooth
 from episode.engines.batched import Batched
 from episode.federation.rounds import Plan, Rounds, Telemetry
 from episode.federation.state import ServerState
 from episode.tasks.closed_form import ClosedForm
-from episode.tasks.relaxed import RelaxedSmooth, RelaxedSmoothTask
+from episode.tasks.relaxed_smooth import RelaxedSmooth, RelaxedSmoothTask
 from episode.theory.constants import Constants, Smoothing
 from episode.theory.plan import TheoremPlan, plan
-from episode.theory.problems import relaxed_smooth
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,22 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from episode.engines.flower_simulation import require_flower, simulate
+from episode.flower.simulation import require_flower, simulate
 
 require_flower()
 
-from federation import SETTINGS, SITES, app, task  # noqa: E402
 from flwr.app import Context  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 
 from episode import ALGORITHMS, Algorithm  # noqa: E402
 from episode.core.schedule import Schedule  # noqa: E402
-from episode.engines.flower_rounds import SiteRounds  # noqa: E402
-from episode.engines.flower_server import FlowerEngine  # noqa: E402
-from episode.engines.flower_sites import Patience, Sites  # noqa: E402
 from episode.engines.simulation import Simulation  # noqa: E402
 from episode.federation.rounds import Plan, Rounds  # noqa: E402
 from episode.federation.state import ServerState  # noqa: E402
+from episode.flower.rounds import SiteRounds  # noqa: E402
+from episode.flower.server import FlowerEngine  # noqa: E402
+from episode.flower.sites import Patience, Sites  # noqa: E402
+from federation import SETTINGS, SITES, app, task  # noqa: E402
 
 client = app()
 server = ServerApp()

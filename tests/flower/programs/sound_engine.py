@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from episode.engines.flower_simulation import require_flower, simulate
+from episode.flower.simulation import require_flower, simulate
 
 require_flower()
 
@@ -23,10 +23,10 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import Grid  # noqa: E402
 
 from episode import Algorithm  # noqa: E402
-from episode.engines.flower_client import Site, add_actions  # noqa: E402
-from episode.engines.flower_server import FlowerEngine  # noqa: E402
-from episode.engines.flower_sites import Patience, Sites  # noqa: E402
 from episode.federation.protocols import Task  # noqa: E402
+from episode.flower.client import Site, add_actions  # noqa: E402
+from episode.flower.server import FlowerEngine  # noqa: E402
+from episode.flower.sites import Patience, Sites  # noqa: E402
 from episode.testing import check_engine  # noqa: E402
 from episode.testing.problems import Problem  # noqa: E402
 

@@ -13,7 +13,7 @@ from episode.data.decoding import verify_images
 from episode.data.progress import track
 from episode.data.sources import cifar10, imagenet, sentiment140, snli
 from episode.data.sources.layout import find, only_in_test, require, source_folder
-from episode.data.vectors import count_vectors
+from episode.data.word_vectors import count_vectors
 from episode.errors import EpisodeError
 
 Row = TypeVar("Row")

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from episode.data.corpus import needs_data_extra
-from episode.data.home import dataset_folder, home, log, make_folder
 from episode.data.progress import track
 from episode.data.sources import check, cifar10, sentiment140, snli
 from episode.data.sources.layout import copy_file, is_archive, unpack
+from episode.data.storage import dataset_folder, home, log, make_folder
 from episode.errors import EpisodeError, unknown
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from episode.data.home import dataset_folder
+from episode.data.storage import dataset_folder
 from episode.errors import EpisodeError
 
 

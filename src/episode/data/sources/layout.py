@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from episode.data.home import dataset_folder, fingerprint, home, log, make_folder
 from episode.data.progress import track
+from episode.data.storage import dataset_folder, fingerprint, home, log, make_folder
 from episode.errors import EpisodeError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")

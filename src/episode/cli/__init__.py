@@ -1,0 +1,1 @@
+"""The command line, a module per group of commands."""

@@ -1,0 +1,129 @@
+"""`episode flower`: a config as an app for real sites, and a run of it with an honest exit code."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from episode.errors import ClusterError, EpisodeError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Real sites: an experiment as a Flower app, and a run of it.",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("app", epilog="Example: episode flower app my-app --set algorithm=episode")
+def write(
+    folder: Annotated[Path, typer.Argument(help="A new folder, for the app.")],
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file; without, all settings have their defaults.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a value, section.key=value; may be repeated."),
+    ] = None,
+) -> None:
+    """Write an experiment as a Flower app, to deploy with SuperLink and SuperNodes."""
+    from episode.flower.app_files import write_app
+    from episode.runs.config import read_experiment
+
+    for path in write_app(folder, read_experiment(config, settings or [])):
+        typer.echo(path)
+
+
+@app.command(epilog="Example: episode flower run my-app my-superlink")
+def run(
+    folder: Annotated[Path, typer.Argument(help="The app's folder.")],
+    superlink: Annotated[str, typer.Argument(help="The SuperLink's name in Flower's config.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--run-config", "-c", help="As flwr run's: 'budget.rounds=5'."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Stop waiting after so long.")] = 7 * 86400.0,
+) -> None:
+    """Run an app and wait for its end; fails if the run fails (flwr run alone does not)."""
+    from episode.flower.simulation import require_flower
+
+    require_flower()
+    if not (folder / "pyproject.toml").is_file():
+        raise EpisodeError(f"{folder} is no Flower app: write one with episode flower app {folder}")
+    options = [part for change in changes or [] for part in ("-c", change)]
+    started = _flwr("run", str(folder), superlink, *options)
+    number = str(started.get("run-id", ""))
+    if not number:
+        raise ClusterError(f"The run was not started: {json.dumps(started)[:500]}")
+    typer.echo(f"Run {number} has started.", err=True)
+    until, pause = time.monotonic() + seconds, 2.0
+    while not (status := _status(number, superlink)).startswith("finished"):
+        if time.monotonic() > until:
+            raise ClusterError(f"Run {number} is still {status} after {seconds:g} s.")
+        time.sleep(pause)
+        pause = min(1.5 * pause, 15.0)  # each look costs a process
+    if status != "finished:completed":
+        log = _last_words(number, superlink)
+        raise ClusterError(f"Run {number} has {status.replace(':', ': ')}. {log}")
+    typer.echo(f"Run {number} is complete.")
+
+
+def _status(number: str, superlink: str) -> str:
+    found = _flwr("list", superlink, "--run-id", number).get("runs") or [{}]
+    return str(found[0].get("status", "unknown"))
+
+
+def _last_words(number: str, superlink: str) -> str:
+    """The last line of the run's log that names an error, and what is indented below it."""
+    done = subprocess.run(
+        [_program(), "log", number, superlink, "--show"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    lines = done.stdout.splitlines()
+    found = [k for k, line in enumerate(lines) if "Error" in line]
+    if not found:
+        return f"See: flwr log {number} {superlink} --show"
+    below = itertools.takewhile(lambda line: line[:1].isspace(), lines[found[-1] + 1 :])
+    return " ".join(line.strip() for line in (lines[found[-1]], *below))[:1000]
+
+
+def _flwr(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [_program(), *arguments, "--format", "json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    start = done.stdout.find("{")
+    try:
+        found: dict[str, Any] = json.loads(done.stdout[start:])
+    except ValueError:
+        words = (done.stderr or done.stdout).strip()[-500:]
+        raise ClusterError(f"flwr {arguments[0]} failed: {words}") from None
+    if found.get("success") is False:
+        reason = found.get("error-message") or found.get("error") or "no reason given"
+        lines = [line.strip() for line in str(reason).splitlines() if "Using SuperLink" not in line]
+        words = " ".join(line for line in lines if line)
+        if "Invalid run configuration" in words:
+            words += " Only what [tool.flwr.app.config] of the app's pyproject.toml has can be set."
+        raise ClusterError(f"flwr {arguments[0]} failed: {words}")
+    return found
+
+
+def _program() -> str:
+    beside = Path(sys.executable).with_name("flwr")
+    found = str(beside) if beside.exists() else shutil.which("flwr")
+    if not found:
+        raise EpisodeError("The flwr command is not installed: pip install 'episode-fl[flower]'.")
+    return found

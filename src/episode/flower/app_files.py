@@ -1,0 +1,112 @@
+"""Writes a config as an app that SuperLink and SuperNodes run as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from episode.errors import EpisodeError
+from episode.flower.app import run_config
+from episode.runs.config import Experiment
+from episode.version import __version__
+
+PACKAGE = "episode_app"
+LONGEST_NAME = 32
+"""Of an app, for Flower."""
+
+
+def write_app(folder: Path, experiment: Experiment) -> list[Path]:
+    """Writes the app's files into a new folder; returns them."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise EpisodeError(f"{folder} is not empty: choose a new folder for the app.")
+    experiment = experiment.model_copy(
+        update={"engine": experiment.engine.model_copy(update={"name": "flower"})}
+    )
+    build = experiment.task.build(experiment.seed, experiment.engine.device)
+    experiment.plan().check(build.num_clients)
+    name = _name(experiment)
+    settings = run_config(experiment)
+    config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+    texts = {
+        "pyproject.toml": _PROJECT.format(
+            name=name, version=__version__, package=PACKAGE, config=config
+        ),
+        f"{PACKAGE}/__init__.py": f'"""{name}, on Flower."""\n',
+        f"{PACKAGE}/server_app.py": _MODULE.format(side="server", what="The server: it"),
+        f"{PACKAGE}/client_app.py": _MODULE.format(side="client", what="A site: it"),
+        "README.md": _README.format(
+            name=name, clients=build.num_clients, last=build.num_clients - 1
+        ),
+    }
+    files = []
+    try:
+        for path, text in texts.items():
+            files.append(folder / path)
+            files[-1].parent.mkdir(parents=True, exist_ok=True)
+            files[-1].write_text(text)
+    except OSError as error:
+        raise EpisodeError(f"{folder} cannot be written: {error.strerror}.") from None
+    return files
+
+
+def _name(experiment: Experiment) -> str:
+    """Letters, digits and hyphens, and not more of them than Flower takes."""
+    words = f"episode-{experiment.task_name}-{experiment.algorithm.label}"
+    return re.sub(r"[^A-Za-z0-9]+", "-", words)[:LONGEST_NAME].strip("-")
+
+
+_PROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "{version}"
+description = "An episode experiment at real sites"
+license = "Apache-2.0"
+dependencies = ["episode-fl[flower]=={version}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "episode"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
+
+# The experiment. Any of these can be changed for one run: flwr run . NAME -c 'budget.rounds=5'
+[tool.flwr.app.config]
+{config}
+"""
+
+_MODULE = '''\
+"""{what} finds the experiment in the run's config."""
+
+from episode.flower.app import {side}_app
+
+app = {side}_app()
+'''
+
+_README = """\
+# {name}
+
+An experiment of `episode` for {clients} sites. Each site starts its SuperNode with a number of its
+own, from 0 to {last}:
+
+    flower-superlink --insecure --disable-runtime-dependency-installation
+    flower-supernode --insecure --superlink HOST:8000 \\
+        --node-config 'partition-id=0 num-partitions={clients}'
+    episode flower run . NAME
+
+NAME is the SuperLink's entry in Flower's `config.toml` (`flwr config list` says where that is):
+
+    [superlink.NAME]
+    address = "HOST:8000"
+    insecure = true
+
+TLS, keys for sites, faults and privacy: docs/flower.md of episode.
+"""

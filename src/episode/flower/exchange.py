@@ -1,0 +1,129 @@
+"""Messages to nodes and their replies, with a deadline: nobody is waited for longer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from threading import Thread
+from typing import TypeVar
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from episode.errors import ClusterError
+from episode.flower.messages import label_of
+
+T = TypeVar("T")
+SUPERLINK_SECONDS = 60.0
+"""How long the SuperLink may be out of reach; in a phase, as long as sites may be, if that is more
+(a large model takes its time on this way, too)."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why there is no reply that can be used."""
+
+    reason: str
+    client: int = -1
+    """Whose reply it would be, where it says so."""
+    gone: bool = False
+    """Whether the node is not there, as far as the SuperLink knows."""
+
+
+Outcome = RecordDict | Problem
+_GONE = (3, 4, 5)
+"""Flower's codes for a message or a reply that is not available, and for a node that is not."""
+
+
+def exchange(
+    grid: Grid, contents: Mapping[int, RecordDict], kind: str, seconds: float, group: str
+) -> dict[int, Outcome]:
+    """One message to each node, and its reply, or what is wrong, from each of them."""
+    limit = max(seconds, SUPERLINK_SECONDS)
+    due = push(grid, contents, kind, seconds, group, limit)
+    replies: dict[int, Outcome] = {}
+    until, pause = time.monotonic() + seconds, 0.01
+    while due and time.monotonic() < until:
+        replies |= pull(grid, due, limit)
+        if due:
+            time.sleep(pause)
+            pause = min(1.3 * pause, 0.25)
+    silent = Problem(f"did not reply within {seconds:.3g} s")
+    return {node: replies.get(node, silent) for node in contents}
+
+
+def nodes_of(grid: Grid) -> set[int]:
+    """The nodes that are connected, as far as the SuperLink knows."""
+    return within(SUPERLINK_SECONDS, lambda: set(grid.get_node_ids()))
+
+
+def within(seconds: float, ask: Callable[[], T]) -> T:
+    """What a call to the SuperLink returns or raises; a ClusterError if that takes too long.
+
+    Flower tries for ever to reach a SuperLink that is gone. So the call has a thread of its own;
+    this one waits, and holds none of Flower's locks when a signal tells the process to end.
+    """
+    answer: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            answer.set_result(ask())
+        except BaseException as error:  # noqa: BLE001 - raised again below, by whoever asked
+            answer.set_exception(error)
+
+    Thread(target=call, name="episode-superlink", daemon=True).start()
+    until = time.monotonic() + seconds
+    while not answer.done() and time.monotonic() < until:
+        wait([answer], timeout=0.5)  # a signal is seen between two waits
+    if not answer.done():
+        raise ClusterError(f"The SuperLink did not answer within {seconds:.3g} s.")
+    return answer.result()
+
+
+def push(
+    grid: Grid,
+    contents: Mapping[int, RecordDict],
+    kind: str,
+    seconds: float,
+    group: str,
+    limit: float = SUPERLINK_SECONDS,
+) -> dict[str, int]:
+    """Sends a message to each node; returns the nodes by their message's id."""
+    due: dict[str, int] = {}
+    for node, content in contents.items():
+        message = Message(content, node, kind, ttl=seconds + 5.0, group_id=group)
+        due |= {i: node for i in within(limit, partial(_sent, grid, message)) if i}
+    return due
+
+
+def _sent(grid: Grid, message: Message) -> list[str]:
+    return list(grid.push_messages([message]))
+
+
+def pull(grid: Grid, due: dict[str, int], limit: float = SUPERLINK_SECONDS) -> dict[int, Outcome]:
+    """The replies that have come, which are then no longer due."""
+    replies: dict[int, Outcome] = {}
+    if not due:
+        return replies
+    for reply in within(limit, lambda: list(grid.pull_messages(list(due)))):
+        # An error that the SuperLink makes for a dead node does not carry that node's number.
+        node = due.pop(reply.metadata.reply_to_message_id, None)
+        if node is not None:
+            replies[node] = _outcome(reply)
+    return replies
+
+
+def _outcome(reply: Message) -> Outcome:
+    if reply.has_error():
+        reason = (reply.error.reason or "").strip() or "no reason given"
+        last = reason.splitlines()[-1][:200]
+        code = reply.error.code
+        return Problem(f"was lost (Flower's error {code}: {last})", gone=code in _GONE)
+    answer = label_of(reply.content)
+    if answer.get("status") == "failed":
+        client = answer.get("client", -1)
+        return Problem(f"failed: {answer.get('error')}", client if type(client) is int else -1)
+    return reply.content

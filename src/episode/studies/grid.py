@@ -1,0 +1,114 @@
+"""A product of settings: the experiments of a sweep."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from episode.errors import EpisodeError
+from episode.runs.config import Experiment
+from episode.runs.config_values import NAMED, apply_override, parse_value, read_values
+
+Axes = dict[str, list[Any]]
+"""A setting's dotted key, and the values it takes."""
+
+SECTION = "sweep"
+"""The table of a TOML file that holds axes: [sweep] budget.local_steps = [2, 4, 8]."""
+
+
+def read_grid(
+    path: Path | None, overrides: Sequence[str], given: Sequence[str]
+) -> tuple[list[Experiment], Axes]:
+    """All experiments of the product, and its axes: those of the file's [sweep] and those given.
+
+    Every one of them is checked before any is run. Experiments that come out the same are one.
+    """
+    values = read_values(path) if path else {}
+    axes = dict(_axes_in(values.pop(SECTION, {})))
+    varied = [parse_axis(text) for text in given]
+    for key, chosen in varied:
+        if [k for k, _ in varied].count(key) > 1:
+            raise EpisodeError(f"--over {key} is given twice: list all its values in one.")
+        axes[key] = chosen
+    varied_keys = {_plain(key) for key in axes}
+    for override in overrides:
+        apply_override(values, override)
+        if (key := _plain(override.partition("=")[0])) in varied_keys:
+            raise EpisodeError(f"{key} is both set and varied: leave one of them out.")
+    if not axes:
+        at_point(values, {})  # a mistake in the config goes first
+        raise EpisodeError(
+            "A sweep needs something to vary: --over algorithm=celgc,episode, or a [sweep] table."
+        )
+    experiments: dict[str, Experiment] = {}
+    for point in itertools.product(*axes.values()):
+        experiment = at_point(values, dict(zip(axes, point, strict=True)))
+        experiments.setdefault(experiment.id, experiment)
+    tasks = sorted({str(e.to_dict()["task"]["name"]) for e in experiments.values()})
+    if len(tasks) > 1:
+        raise EpisodeError(
+            f"A sweep over different tasks ({', '.join(tasks)}) has no table that compares them: "
+            "sweep each by itself."
+        )
+    return list(experiments.values()), axes
+
+
+def at_point(values: Mapping[str, Any], point: Mapping[str, Any]) -> Experiment:
+    """The experiment of nested values with some settings changed; all its values are checked."""
+    changed = json.loads(json.dumps(values))
+    for key, value in point.items():
+        name = f"{key}.name" if key in NAMED else key
+        apply_override(changed, f"{name}={json.dumps(value)}")
+    experiment = Experiment.from_dict(changed)
+    experiment.plan()
+    return experiment
+
+
+def parse_axis(text: str, option: str = "--over") -> tuple[str, list[Any]]:
+    """`key=a,b,c`, or `key=0..4` for the whole numbers from 0 to 4; `option` is who asks."""
+    key, equals, listed = text.partition("=")
+    if not equals or not key.strip() or not listed.strip():
+        raise EpisodeError(f"{option} {text!r} is not of the form section.key=value,value,….")
+    if span := re.fullmatch(r"\s*(-?\d+)\.\.(-?\d+)\s*", listed):
+        low, high = map(int, span.groups())
+        if low > high:
+            raise EpisodeError(f"{option} {text!r}: the range is empty, write {high}..{low}.")
+        values: list[Any] = list(range(low, high + 1))
+    else:
+        whole = parse_value(listed)
+        values = whole if isinstance(whole, list) else _split(listed)
+    return key.strip(), _checked(key.strip(), values)
+
+
+def _plain(key: str) -> str:
+    """`algorithm` for `algorithm.name`, which is the same setting."""
+    return key.strip().removesuffix(".name")
+
+
+def _split(listed: str) -> list[Any]:
+    return [parse_value(part.strip()) for part in listed.split(",")]
+
+
+def _axes_in(table: Any, prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """The axes of a [sweep] table; dotted keys may be quoted or be tables of their own."""
+    if not isinstance(table, Mapping):
+        raise EpisodeError(f"{SECTION} is {table!r}: it must be a table of settings and lists.")
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _axes_in(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{key}", _checked(f"{prefix}{key}", value)
+        elif isinstance(value, str) and ".." in value:
+            yield parse_axis(f"{prefix}{key}={value}", SECTION)
+        else:
+            raise EpisodeError(f"{SECTION}.{prefix}{key} is {value!r}: give a list of values.")
+
+
+def _checked(key: str, values: list[Any]) -> list[Any]:
+    if not values or "" in values:
+        raise EpisodeError(f"The sweep over {key} has an empty value: list them as a,b,c.")
+    return values

@@ -1,0 +1,140 @@
+"""The distributed engine, in real processes on loopback: same numbers, one collective a phase."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from launch import PROGRAMS, ranks
+from safetensors.torch import load_file
+
+from episode import EpisodeError
+from episode.engines.cluster import Cluster
+from episode.engines.distributed import _bits, _checksum, _piece, _values
+from episode.engines.rendezvous import under_torchrun
+
+RUN = ["-m", "episode", "run", "--set", "task=quadratics", "--set", "budget.rounds=6"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_every_algorithm_gives_the_numbers_of_the_simulation(size: int) -> None:
+    for rank, ended in enumerate(ranks(size, [str(PROGRAMS / "same_numbers.py")], timeout=240)):
+        assert ended.code == 0, ended.output
+        assert f"rank {rank} agrees" in ended.output
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_ledger_survives_any_float_type(dtype: torch.dtype) -> None:
+    values = [None, 0.1, -3.5e300, float("inf"), float("nan"), -0.0, 5e-324, 2.0**53 + 2]
+    bits = _bits(values)
+    pieces = bits.view(_piece(dtype)).to(dtype)
+    back = _values((pieces + torch.zeros_like(pieces)).to(_piece(dtype)).view(torch.int64))
+    assert json.dumps(back) == json.dumps(values)
+
+
+def test_models_that_differ_in_one_bit_have_other_checksums() -> None:
+    x = torch.randn(1000)
+    y = x.clone()
+    y.view(torch.int32)[17] ^= 1
+    assert _checksum(x) == _checksum(x.clone()) != _checksum(y)
+
+
+@pytest.mark.slow
+def test_a_run_can_change_its_number_of_ranks(tmp_path: Path) -> None:
+    settings = ["--set", "algorithm=scaffold_clipped", "--set", "algorithm.momentum=0.5"]
+    settings += ["--set", "task.num_clients=5", "--set", "task.name=digits"]
+    settings += ["--set", "task.dtype=float64", "--set", "record.checkpoint_seconds=0"]
+    command = ["-m", "episode", "run", *settings, "--set", "budget.rounds=4"]
+    stop = ["-c", STOP_AFTER_TWO, "run", *settings, "--set", "budget.rounds=4"]
+    whole, moved = tmp_path / "whole", tmp_path / "moved"
+    (ended,) = ranks(1, [*command, "--folder", str(whole)])
+    assert ended.code == 0, ended.output
+    for ended in ranks(3, [*stop, "--folder", str(moved)]):
+        assert ended.code == 130, ended.output
+        assert "told of a failure" not in ended.output
+    parts = sorted(p.name for p in (moved / "checkpoint").glob("clients-*"))
+    assert parts == [f"clients-2-rank-{k}-of-3.safetensors" for k in range(3)]
+    for ended in ranks(2, [*command, "--folder", str(moved), "--resume"]):
+        assert ended.code == 0, ended.output
+    a, b = (load_file(f / "model.safetensors") for f in (whole, moved))
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-12
+    parts = sorted(p.name for p in (moved / "checkpoint").glob("clients-*"))
+    assert parts == [f"clients-4-rank-{k}-of-2.safetensors" for k in range(2)]
+
+
+STOP_AFTER_TWO = """
+from episode.cli.main import main
+from episode.engines.cluster import Cluster
+from episode.federation.rounds import Rounds
+import os, signal
+tell = Cluster.tell
+def telling(self, subject, text):
+    if subject == "failed":
+        print("told of a failure:", text, flush=True)
+    tell(self, subject, text)
+Cluster.tell = telling
+play = Rounds.play
+def stopping(self, server):
+    if server.round == 1 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does, to one of them
+    return play(self, server)
+Rounds.play = stopping
+main()
+"""
+
+
+def test_without_torchrun_it_says_how_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert not under_torchrun()
+    with pytest.raises(EpisodeError, match=r"nobody to meet \(RANK, .*torchrun --nproc-per-node"):
+        Cluster.join({}, timeout=1)
+
+
+@pytest.mark.slow
+def test_ranks_with_other_settings_or_none_do_not_start(tmp_path: Path) -> None:
+    folder = ["--folder", str(tmp_path / "run")]
+    for ended in ranks(2, [*RUN, *folder], each={1: ["--set", "schedule.eta=0.5"]}):
+        assert ended.code == 2, ended.output
+        assert "different things: config.schedule.eta is" in ended.output
+        assert "on rank 1" in ended.output
+    for ended in ranks(2, [*RUN, *folder], each={1: ["--set", "algorithm=epsode"]}):
+        assert ended.code == 2, ended.output
+        assert "no algorithm 'epsode': did you mean 'episode'" in ended.output
+    older = "import episode.version as v; v.__version__ = '0.0.1'; import episode.cli.main; "
+    older += "episode.cli.main.main()"
+    one = "import sys, os; exec(os.environ['OLDER'] if os.environ['RANK'] == '1' else "
+    one += "'from episode.cli.main import main; main()')"
+    for ended in ranks(2, ["-c", one, *RUN[2:], *folder], OLDER=older):
+        assert ended.code == 2, ended.output
+        assert '"0.0.1" on rank 1' in ended.output
+    assert not (tmp_path / "run").exists()
+    assert "Traceback" not in ended.output
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_come_and_a_rendezvous_that_is_not_there_are_named() -> None:
+    settings = ["--set", "engine.timeout_seconds=3"]
+    (ended,) = ranks(2, [*RUN, *settings], missing=[1])
+    assert ended.code == 1
+    assert "Rank 0 waited at 127.0.0.1:" in ended.output
+    assert "but not all of 2 ranks came" in ended.output
+    assert "Traceback" not in ended.output
+    (ended,) = ranks(2, [*RUN, *settings], missing=[0])
+    assert ended.code == 1
+    assert "Rank 1 on" in ended.output
+    assert "cannot reach the rendezvous at 127.0.0.1:" in ended.output
+    assert "Traceback" not in ended.output
+
+
+@pytest.mark.slow
+def test_what_fails_on_one_rank_is_told_on_all(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    for ended in ranks(2, [*RUN, "--folder", str(tmp_path / "run")]):
+        assert ended.code in (1, 2), ended.output
+        assert "holds a run already" in ended.output
+        assert "Traceback" not in ended.output

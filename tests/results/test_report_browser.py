@@ -1,0 +1,305 @@
+"""The report in a real browser: every control, to the digit; a phone, a keyboard, a printer."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import chromium
+from made_runs import UNCLIPPED, make_run, some_runs
+
+from episode.results.report import write_report
+from episode.results.store import StoredRun, find_runs
+from episode.runs.report_extras import extras_of
+
+WAIT = 30.0
+
+
+def open_page(browser: Any, page: Path) -> None:
+    browser.get(page.as_uri())
+    deadline = time.monotonic() + WAIT
+    while browser.execute_script("return document.documentElement.dataset.ready") != "yes":
+        assert time.monotonic() < deadline, browser.get_log("browser")
+        time.sleep(0.05)
+    browser.execute_script("drawAll()")
+
+
+def choose(browser: Any, control: str, value: str) -> None:
+    """Picks a value of a select, by its id or a selector."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+
+    selector = control if control.startswith("#") else f"#{control}"
+    Select(browser.find_element(By.CSS_SELECTOR, selector)).select_by_value(value)
+
+
+def click(browser: Any, selector: str) -> None:
+    """As a person with a keyboard would."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    browser.find_element(By.CSS_SELECTOR, selector).send_keys(Keys.SPACE)
+
+
+def target_rows(browser: Any) -> list[list[str]]:
+    """The table of costs: unrounded where a cell has a number."""
+    script = "return [...document.querySelectorAll('#target-rows tr')].map(r => [...r.cells]"
+    return browser.execute_script(script + ".map(c => c.dataset.value ?? c.textContent))")
+
+
+def drawn(browser: Any, plot: str) -> list[dict[str, Any]]:
+    script = "return document.getElementById(arguments[0]).data.map(t => ({x: t.x, y: t.y,"
+    return browser.execute_script(script + " name: t.name, meta: t.meta, z: t.z}))", plot)
+
+
+AXES: dict[str, Callable[[dict[str, Any]], float]] = {
+    "round": lambda r: r["round"] + 1, "exchanges": lambda r: r["exchanges"],
+    "bytes": lambda r: (r["bytes_up"] + r["bytes_down"]) / 1e6,
+    "gradients": lambda r: r["gradients"], "seconds": lambda r: r["seconds"],
+}  # fmt: skip
+FIGURES = ("test_accuracy", "train_loss", "test_loss", "train_accuracy")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # selenium leaves a pipe to collect
+def test_in_a_browser_every_control_changes_what_it_should(tmp_path: Path) -> None:
+    runs = find_runs([some_runs(tmp_path / "runs")])
+    page = tmp_path / "r.html"
+    write_report(runs, page, extras=extras_of(runs))
+    by_name = {r.folder.name: r for r in runs}
+    with chromium() as browser:
+        open_page(browser, page)
+        listed = "return [...document.querySelectorAll('select, input')].map(c => c.id || c.value)"
+        controls = set(browser.execute_script(listed))
+        assert controls == {
+            "theme", "figure", "axis", "view", "logx", "logy", "celgc", "episode", "fedavg",
+            "scaffold", "target-figure", "target", "clipping-run", "partition-choice", "",
+        }, "a control is new: drive it here"  # fmt: skip
+        check_curves(browser, by_name)
+        check_scales_and_theme(browser)
+        check_algorithms_and_filters(browser, by_name)
+        check_targets(browser, by_name)
+        check_clipping(browser, runs)
+        check_partitions(browser, runs)
+        check_keyboard(browser)
+        check_phone_and_print(browser)
+        assert browser.get_log("browser") == []
+
+
+def check_curves(browser: Any, by_name: dict[str, StoredRun]) -> None:
+    """Each axis and figure, to the digit; drift; means over seeds."""
+    choose(browser, "view", "each")
+    for axis, read in AXES.items():
+        choose(browser, "axis", axis)
+        for figure in FIGURES:
+            choose(browser, "figure", figure)
+            curves = {t["meta"]: t for t in drawn(browser, "curves")}
+            for name, run in by_name.items():
+                rounds = [r for r in run.rounds if "figures" in r]
+                assert curves[name]["x"] == [read(r) for r in rounds]
+                assert curves[name]["y"] == [r["figures"][figure] for r in rounds]
+        drift = {t["meta"]: t for t in drawn(browser, "drift")}
+        for name, run in by_name.items():
+            assert drift[name]["x"] == [read(r) for r in run.rounds]
+            assert drift[name]["y"] == [r["drift"] for r in run.rounds]
+    choose(browser, "figure", "loss")
+    curves = {t["meta"]: t for t in drawn(browser, "curves")}
+    losses = [r["loss"] for r in by_name["fedavg-0"].rounds]
+    assert curves["fedavg-0"]["y"] == [*losses[:-1], None]  # the last is not finite
+    (mark,) = [t for t in drawn(browser, "curves") if t["meta"] == "diverged"]
+    assert mark["y"] == [losses[-2]]
+    note = "return [document.getElementById('curves-note').hidden, "
+    note += "document.getElementById('curves').layout.yaxis.range[1]]"
+    hidden, top = browser.execute_script(note)  # 1e9 of the diverged run does not press others flat
+    assert not hidden
+    assert top < 3
+    click(browser, "#logy")
+    hidden, top = browser.execute_script(note)
+    assert hidden
+    assert top > 9
+    click(browser, "#logy")
+
+    choose(browser, "view", "mean")
+    choose(browser, "figure", "test_accuracy")
+    seeds = [
+        [r["figures"]["test_accuracy"] for r in by_name[f"episode-{s}"].rounds] for s in range(3)
+    ]
+    shown = drawn(browser, "curves")
+    place = next(i for i, t in enumerate(shown) if t["name"] == "episode, local_steps 8, mean of 3")
+    columns = list(zip(*seeds, strict=True))
+    assert shown[place]["y"] == pytest.approx([sum(c) / 3 for c in columns], rel=1e-14)
+    band = shown[place - 1]
+    assert band["meta"] == "range"
+    assert band["y"] == [max(c) for c in columns] + [min(c) for c in columns][::-1]
+
+
+def check_scales_and_theme(browser: Any) -> None:
+    for letter in "xy":
+        kind = f"return document.getElementById('curves').layout.{letter}axis.type"
+        assert browser.execute_script(kind) != "log"
+        click(browser, f"#log{letter}")
+        assert browser.execute_script(kind) == "log"
+        click(browser, f"#log{letter}")
+        assert browser.execute_script(kind) != "log"
+    background = "return getComputedStyle(document.body).backgroundColor"
+    ink = "return document.getElementById('curves').layout.font.color"
+    choose(browser, "theme", "dark")
+    assert browser.execute_script(background) == "rgb(22, 24, 28)"
+    assert browser.execute_script(ink) == "#ececec"
+    choose(browser, "theme", "light")
+    assert browser.execute_script(background) == "rgb(255, 255, 255)"
+    assert browser.execute_script(ink) == "#1b1b1b"
+
+
+def check_algorithms_and_filters(browser: Any, by_name: dict[str, StoredRun]) -> None:
+    """What is switched off is neither drawn nor listed."""
+    choose(browser, "view", "each")
+    for label in ("celgc", "episode", "fedavg", "scaffold"):
+        click(browser, f"#algorithms input[value={label}]")
+        shown = {t["meta"] for t in drawn(browser, "curves")}
+        assert shown >= {n for n in by_name if not n.startswith(label)} - {"diverged"}
+        assert not {n for n in shown if n.startswith(label)}
+        assert not {t["meta"] for t in drawn(browser, "drift") if t["meta"].startswith(label)}
+        assert not any(row[0].startswith(label) for row in target_rows(browser))
+        click(browser, f"#algorithms input[value={label}]")
+    steps = '#filters select[data-key="budget.local_steps"]'
+    for value, wanted in (("4", {"episode-4"}), ("8", set(by_name) - {"episode-4"})):
+        choose(browser, steps, value)
+        assert {t["meta"] for t in drawn(browser, "curves")} - {"diverged"} == wanted
+        assert len(target_rows(browser)) == (1 if value == "4" else 4)
+    choose(browser, steps, "")
+    assert len(target_rows(browser)) == 5
+
+
+def check_targets(browser: Any, by_name: dict[str, StoredRun]) -> None:
+    """Cost to a target, against our own search, for every cost and both senses."""
+    from selenium.webdriver.common.by import By
+
+    senses = {"test_accuracy": ("at least", 0.6), "train_loss": ("at most", 1.0)}
+    for figure, (sense, target) in senses.items():
+        choose(browser, "target-figure", figure)
+        assert browser.find_element(By.ID, "target-sense").text == sense
+        suggested = browser.find_element(By.ID, "target").get_attribute("value")
+        assert suggested, "a target is suggested"
+        field = browser.find_element(By.ID, "target")
+        field.clear()
+        field.send_keys(str(target))
+        row = next(r for r in target_rows(browser) if r[0] == "episode, local_steps 8")
+        firsts = []
+        for seed in range(3):
+            for r in by_name[f"episode-{seed}"].rounds:
+                value = r["figures"][figure]
+                if value >= target if sense == "at least" else value <= target:
+                    firsts.append(r)
+                    break
+        assert row[1] == "3 of 3"
+        for cell, read in zip(row[2:], AXES.values(), strict=True):
+            assert float(cell) == pytest.approx(sum(map(read, firsts)) / 3, rel=1e-14)
+    field.clear()
+    field.send_keys("-5")
+    assert {tuple(r[1:]) for r in target_rows(browser)} >= {("0 of 3", *["–"] * 5)}
+
+
+def check_clipping(browser: Any, runs: Sequence[StoredRun]) -> None:
+    """‖G_r‖ (or the largest ‖g‖) against γ/η, for every run and axis."""
+    from selenium.webdriver.common.by import By
+
+    first = browser.execute_script("return document.getElementById('clipping-run').value")
+    assert runs[int(first)].label == "episode", "of those that clip a round or not, the first"
+    for place, run in enumerate(runs):
+        choose(browser, "clipping-run", str(place))
+        norm = "largest_norm" if run.rounds[0]["global_norm"] is None else "global_norm"
+        clipping = {t["meta"]: t for t in drawn(browser, "clipping")}
+        assert clipping[norm]["y"] == [r[norm] for r in run.rounds]
+        assert clipping["threshold"]["y"] == [r["threshold"] for r in run.rounds]
+        marked = [r[norm] if r["clipped"] else None for r in run.rounds]
+        assert clipping["clipped"]["y"] == marked
+        words = browser.find_element(By.ID, "clipping-words").text
+        if run.label == "episode":
+            count = sum(r["clipped"] for r in run.rounds)
+            assert words.startswith(f"{count} of {len(run.rounds)} rounds")
+        elif run.label in UNCLIPPED:
+            assert words == f"{run.label} does not clip."
+        else:
+            steps = [r["clipped_steps"] for r in run.rounds]
+            assert f"{100 * sum(steps) / len(steps):.1f}%" in words
+    for axis, read in AXES.items():
+        choose(browser, "axis", axis)
+        (first, *_) = drawn(browser, "clipping")
+        assert first["x"] == [read(r) for r in runs[-1].rounds]
+
+
+def check_partitions(browser: Any, runs: Sequence[StoredRun]) -> None:
+    """Who has which labels, for every split."""
+    partitions = extras_of(runs).partitions
+    assert len(partitions) == 3, "one for each seed"
+    for place, partition in enumerate(partitions):
+        choose(browser, "partition-choice", str(place))
+        (heat,) = drawn(browser, "partition")
+        kind = "return document.getElementById('partition')._fullData[0].type"
+        assert browser.execute_script(kind) == "heatmap"
+        assert heat["z"] == partition.counts
+        assert heat["x"] == list(partition.labels)
+    assert partitions[0].counts != partitions[1].counts
+
+
+def check_keyboard(browser: Any) -> None:
+    """All controls are reached by Tab, and the plots have no button that sends figures away."""
+    from selenium.webdriver.common.keys import Keys
+
+    reached = set()
+    browser.execute_script("document.querySelector('.skip').focus()")
+    for _ in range(70):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        script = "const e = document.activeElement; return e.id || e.value || e.dataset.key || ''"
+        reached.add(browser.execute_script(script))
+    wanted = {"theme", "figure", "axis", "view", "logx", "logy", "celgc", "scaffold", "target",
+              "target-figure", "clipping-run", "partition-choice"}  # fmt: skip
+    assert wanted <= reached
+    titles = "return [...document.querySelectorAll('.modebar-btn')].map(b => b.outerHTML)"
+    buttons = " ".join(browser.execute_script(titles))
+    assert "Download" in buttons
+    assert "Share" not in buttons
+
+
+def check_phone_and_print(browser: Any) -> None:
+    """Nothing is wider than a phone, and it prints."""
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": False},
+    )
+    wide = "return document.documentElement.scrollWidth"
+    deadline = time.monotonic() + WAIT  # plots follow the window a moment later
+    while browser.execute_script(wide) > 360:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    for control in ("target", "clipping-run"):  # what a table and a plot are about
+        assert browser.find_element("id", control).is_displayed()
+    hidden = "return [...document.querySelectorAll('details')].filter(d => !d.open).length"
+    assert browser.execute_script(hidden) == 0
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    printed = base64.b64decode(browser.print_page())
+    assert printed.startswith(b"%PDF")
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_fifty_runs_of_a_thousand_rounds_are_one_file_that_opens(tmp_path: Path) -> None:
+    algorithms = ("celgc", "episode", "fedavg", "scaffold", "naive_parallel_clip")
+    for algorithm in algorithms:
+        for seed in range(10):
+            make_run(tmp_path / "runs" / f"{algorithm}-{seed}", algorithm, seed, rounds=1000)
+    page = tmp_path / "r.html"
+    write_report(find_runs([tmp_path / "runs"]), page)
+    assert page.stat().st_size < 15e6
+    with chromium() as browser:
+        open_page(browser, page)
+        choose(browser, "view", "each")
+        assert len(drawn(browser, "curves")) == 50
+        assert browser.get_log("browser") == []

@@ -1,0 +1,42 @@
+"""Rules about the source itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_the_command_line_starts_without_torch_and_pictures_without_training() -> None:
+    """Help must be quick, and results must be readable where nothing can train."""
+    for module in ("episode.cli.main", "episode.results.store", "episode.results.plots"):
+        code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+        assert done.returncode == 0, module
+
+
+def test_no_module_is_too_long_to_read() -> None:
+    source = Path(__file__).parents[1] / "src" / "episode"
+    for file in source.rglob("*.py"):
+        limit = 130 if file.parent.name == "core" else 320
+        assert len(file.read_text().splitlines()) <= limit, file
+
+
+def test_only_rooms_that_say_so_know_of_flower() -> None:
+    source = Path(__file__).parents[1] / "src" / "episode"
+    users = {
+        str(file.relative_to(source))
+        for file in source.rglob("*.py")
+        if "from flwr" in file.read_text() or "import flwr" in file.read_text()
+    }
+    assert {u.split("/")[0] for u in users} == {"flower"}
+
+
+def test_only_the_cluster_and_the_optimizer_know_of_torch_distributed() -> None:
+    source = Path(__file__).parents[1] / "src" / "episode"
+    users = {
+        str(file.relative_to(source))
+        for file in source.rglob("*.py")
+        if "torch.distributed" in file.read_text() or "_distributed_c10d" in file.read_text()
+    }
+    assert users == {"engines/cluster.py", "engines/rendezvous.py", "optim.py"}
