@@ -126,7 +126,7 @@ def run(link: WideAreaLink, setting: Setting, algorithm: str, folder: Path) -> N
 def seconds_to(target: float, folder: Path) -> float | None:
     """Training seconds until the test accuracy was there."""
     for record in read_rounds(folder / "rounds.jsonl"):
-        if record.get("figures", {}).get("test_accuracy", 0.0) >= target:
+        if record.get("metrics", {}).get("test_accuracy", 0.0) >= target:
             return float(record["seconds"])
     return None
 
@@ -168,7 +168,7 @@ def plot(root: Path, settings: list[Setting], title: str) -> Path:
         for algorithm in ALGORITHMS:
             rounds = read_rounds(root / name_of(setting, algorithm, 0) / "rounds.jsonl")
             points = [
-                (r["seconds"], r["figures"]["test_accuracy"]) for r in rounds if "figures" in r
+                (r["seconds"], r["metrics"]["test_accuracy"]) for r in rounds if "metrics" in r
             ]
             colour, line = STYLES[algorithm]
             panel.plot(*zip(*points, strict=True), line, label=algorithm, color=colour)

@@ -16,8 +16,8 @@ ROUNDS = 60
 
 def row(name: str, runs: list[StoredRun]) -> str:
     """Accuracy (mean, deviation, range), loss, and what each run cost."""
-    accuracy = [run.summary["figures"]["test_accuracy"] for run in runs]
-    loss = [run.summary["figures"]["train_loss"] for run in runs]
+    accuracy = [run.summary["metrics"]["test_accuracy"] for run in runs]
+    loss = [run.summary["metrics"]["train_loss"] for run in runs]
     cost = runs[0].summary
     cells = (
         name,

@@ -103,8 +103,8 @@ def play(chosen: Experiment, folder: Path) -> dict[str, Any]:
     if not summary.exists():
         execute(job_of(chosen), target)
     result: dict[str, Any] = json.loads(summary.read_text())
-    figures = {k: round(v, 4) for k, v in result["figures"].items()}
-    print(f"{target.name}: {result['status']} {figures} {result['seconds']:.0f} s", flush=True)
+    metrics = {k: round(v, 4) for k, v in result["metrics"].items()}
+    print(f"{target.name}: {result['status']} {metrics} {result['seconds']:.0f} s", flush=True)
     return result
 
 
@@ -114,7 +114,7 @@ def tune(name: str, given: dict[str, Any], folder: Path, algorithm: str) -> tupl
     tried: list[tuple[float, float, float]] = []
     for eta, gamma in table.pairs if len(table.pairs) > 1 else ():
         chosen = experiment(name, given, table.tuned_at, algorithm, eta, gamma, 0, "validation")
-        accuracy = play(chosen, folder)["figures"].get("validation_accuracy", 0.0)
+        accuracy = play(chosen, folder)["metrics"].get("validation_accuracy", 0.0)
         print(f"  eta {eta:g} gamma {gamma:g}: {accuracy:.3f}", flush=True)
         tried.append((accuracy, eta, gamma))
     return max(tried)[1:] if tried else table.pairs[0]
@@ -151,7 +151,7 @@ def markdown(table: Table, runs: dict[Cell, list[dict[str, Any]]]) -> str:
 
 def summary(runs: list[dict[str, Any]]) -> str:
     """Training loss and test accuracy, mean and standard deviation; or how many diverged."""
-    ended = [r["figures"] for r in runs if r["status"] == "finished"]
+    ended = [r["metrics"] for r in runs if r["status"] == "finished"]
     if len(ended) < len(runs):
         return f"{len(runs) - len(ended)} of {len(runs)} diverged"
     loss, accuracy = ([f[k] for f in ended] for k in ("train_loss", "test_accuracy"))

@@ -33,5 +33,5 @@ run = episode.fit(
     batch_size=32,
 )
 for record in run.history[::5]:
-    print(f"round {record['round']:2}  accuracy {record['figures']['accuracy']:.3f}")
-print(run.status, run.summary["figures"])
+    print(f"round {record['round']:2}  accuracy {record['metrics']['accuracy']:.3f}")
+print(run.status, run.summary["metrics"])

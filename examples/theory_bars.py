@@ -26,7 +26,7 @@ from episode.engines.simulation import Simulation
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import ServerState
 from episode.runs.config import Experiment
-from episode.tasks.digits import _figures, _load, _split, cross_entropy
+from episode.tasks.digits import _load, _metrics, _split, cross_entropy
 from episode.tasks.neural import NeuralTask
 from episode.tasks.relaxed_smooth import RelaxedSmooth
 
@@ -80,7 +80,7 @@ def digits(make: Callable[[], nn.Module], time_steps: int, seed: int) -> NeuralT
         cross_entropy,
         batch_size=32,
         seed=seed,
-        evaluate=lambda module: _figures(module, splits),
+        evaluate=lambda module: _metrics(module, splits),
     )
 
 
@@ -175,8 +175,8 @@ def train(network: str, seed: int, name: str, eta: float, threshold: float, step
             rounds.play(server)
     finally:
         engine.close()
-    figures = subject.evaluate(server.x, server.buffers)
-    return f"{figures['test_accuracy']:.3f}/{figures['train_loss']:.2f}"
+    metrics = subject.evaluate(server.x, server.buffers)
+    return f"{metrics['test_accuracy']:.3f}/{metrics['train_loss']:.2f}"
 
 
 PARTS = {f.__name__: f for f in (estimators, verdicts, agreement, drift)}

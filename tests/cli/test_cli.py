@@ -60,7 +60,7 @@ def test_run_takes_toml_and_dry_run_prints_what_would_run(tmp_path: Path) -> Non
     assert not (tmp_path / "runs").exists()
     (tmp_path / "printed.toml").write_text(done.stdout)
     result = json.loads(episode("run", "printed.toml", "--json", cwd=tmp_path).stdout)
-    assert result["figures"]["x"] == pytest.approx(0, abs=1e-9)
+    assert result["metrics"]["x"] == pytest.approx(0, abs=1e-9)
     assert result["folder"].startswith("runs/quadratics-celgc-")
 
 

@@ -54,11 +54,11 @@ def test_ten_kills_at_random_moments_leave_no_trace(tmp_path: Path) -> None:
         kills += 1
     assert start(killed).wait(timeout=240) == 0
 
-    def figures(folder: Path) -> list[dict[str, object]]:
+    def metrics(folder: Path) -> list[dict[str, object]]:
         rounds = read_rounds(folder / "rounds.jsonl")
         return [{k: v for k, v in r.items() if k != "seconds"} for r in rounds]
 
-    assert figures(killed) == figures(whole)
+    assert metrics(killed) == metrics(whole)
     a, b = (load_file(f / "model.safetensors") for f in (killed, whole))
     assert a.keys() == b.keys()
     assert all(torch.equal(a[k], b[k]) for k in a)

@@ -113,7 +113,7 @@ def test_it_evaluates_as_flower_does() -> None:
     assert result.evaluate_metrics_clientapp[1]["number"] == pytest.approx(weighted)
     assert result.train_metrics_clientapp[1]["sites"] == 3
     assert strategy.run is not None
-    assert strategy.run.summary["figures"]["sites_number"] == pytest.approx(weighted)
+    assert strategy.run.summary["metrics"]["sites_number"] == pytest.approx(weighted)
 
 
 def test_a_run_has_a_folder_and_goes_on_from_it(tmp_path: Path) -> None:

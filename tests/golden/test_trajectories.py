@@ -30,7 +30,7 @@ def trajectory(algorithm: str) -> list[list[float]]:
         }
     )
     history = execute(job_of(experiment)).history
-    return [[r["loss"], r["drift"], r["figures"]["test_loss"]] for r in history if "figures" in r]
+    return [[r["loss"], r["drift"], r["metrics"]["test_loss"]] for r in history if "metrics" in r]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

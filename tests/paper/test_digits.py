@@ -26,7 +26,7 @@ def accuracy(algorithm: str) -> float:
     )
     run = execute(job_of(experiment))
     assert run.status == "finished"
-    return float(run.summary["figures"]["test_accuracy"])
+    return float(run.summary["metrics"]["test_accuracy"])
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def trained(algorithm: str, eta: float, threshold: float, local_steps: int) -> d
         "budget": {"rounds": 480 // local_steps, "local_steps": local_steps},
         "record": {"evaluate_every": 0},
     }
-    figures: dict[str, float] = execute(job_of(Experiment.from_dict(values))).summary["figures"]
+    figures: dict[str, float] = execute(job_of(Experiment.from_dict(values))).summary["metrics"]
     return figures
 
 

@@ -97,12 +97,12 @@ def test_synthetic_and_complexity_are_made_at_full_scale(tmp_path: Path) -> None
 def made_results(accuracies: dict[Cell, float]) -> Results:
     def run(accuracy: float) -> StoredRun:
         figures = {"test_accuracy": accuracy / 100, "train_loss": 1 - accuracy / 100}
-        rounds = [{"round": 9, "seconds": 1.0, "figures": figures}]
+        rounds = [{"round": 9, "seconds": 1.0, "metrics": figures}]
         return StoredRun(
             Path("x"),
             {"budget": {"local_steps": 1}},
             rounds,
-            {"status": "finished", "figures": figures},
+            {"status": "finished", "metrics": figures},
         )
 
     return Results({cell: [run(a)] for cell, a in accuracies.items()})
@@ -144,7 +144,7 @@ def test_what_a_recipe_sets_itself_cannot_be_set(tmp_path: Path) -> None:
 def test_a_mean_over_some_of_the_runs_says_so() -> None:
     cell = ("episode", 4, 30.0)
     (run,) = made_results({cell: 80.0}).runs[cell]
-    diverged = StoredRun(Path("y"), {}, [], {"status": "diverged", "figures": {}})
+    diverged = StoredRun(Path("y"), {}, [], {"status": "diverged", "metrics": {}})
     assert Results({cell: [run, run]}).text(cell)[1] == "80.0 ± 0.0%"
     assert Results({cell: [run, diverged]}).text(cell)[1] == "80.0% (1 of 2 runs)"
 
@@ -179,5 +179,5 @@ def test_a_recipe_at_scale_smoke_shows_its_runs_figures(
     rows = list(csv.reader(table.splitlines()))[1:]
     for row, experiment in zip(rows, chosen.experiments(kitchen), strict=True):
         summary = json.loads((kitchen.runs / experiment.name / "summary.json").read_text())
-        assert row[3] == f"{summary['figures']['train_loss']:.3f}"
-        assert row[4] == f"{100 * summary['figures']['test_accuracy']:.1f}%"
+        assert row[3] == f"{summary['metrics']['train_loss']:.3f}"
+        assert row[4] == f"{100 * summary['metrics']['test_accuracy']:.1f}%"

@@ -48,4 +48,4 @@ def test_a_task_trains_resumes_and_evaluates_on_real_data(name: str, tmp_path: P
         execute(job_of(chosen), tmp_path / "cut", stop=lambda: bool(asked.append(1)) or True)
     resumed = execute(job_of(chosen), tmp_path / "cut")
     assert torch.equal(resumed.x, whole.x)
-    assert resumed.summary["figures"] == whole.summary["figures"]
+    assert resumed.summary["metrics"] == whole.summary["metrics"]

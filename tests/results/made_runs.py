@@ -52,23 +52,23 @@ def make_run(
             "seconds": (r + 1) * 0.01 + float(noise.random()) * 1e-3,
         }  # fmt: skip
         if (r + 1) % evaluate_every == 0 or r == rounds - 1:
-            record["figures"] = {
+            record["metrics"] = {
                 "test_loss": loss * 1.1, "test_accuracy": 1 - loss / 3 + float(noise.random()) / 50,
                 "train_loss": loss * 0.9, "train_accuracy": 1 - loss / 3.3,
             }  # fmt: skip
         records.append(record)
     if status == "diverged":
         records[-2]["loss"], records[-1]["loss"] = 1e9, "NaN"
-        records[-1].pop("figures", None)
+        records[-1].pop("metrics", None)
     (folder / "config.json").write_text(json.dumps(config))
     environment = {"episode": "0.0", "torch": "2.13.0", "cores": 2, "command": ["episode"]}
     (folder / "env.json").write_text(json.dumps(environment))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     if status != "running":
-        figures = next((r["figures"] for r in records[::-1] if "figures" in r), {})
+        metrics = next((r["metrics"] for r in records[::-1] if "metrics" in r), {})
         totals = ("exchanges", "bytes_up", "bytes_down", "gradients", "seconds", "loss")
         last = {k: records[-1][k] for k in totals}
-        summary = {"status": status, "rounds": rounds, **last, "figures": figures}
+        summary = {"status": status, "rounds": rounds, **last, "metrics": metrics}
         if status == "diverged":
             summary["reason"] = f"loss is nan in round {rounds - 1}"
         (folder / "summary.json").write_text(json.dumps(summary))

@@ -40,7 +40,7 @@ def packed(page: Path) -> dict[str, Any]:
     blob = unpack("numbers")
     numbers = struct.unpack(f"<{len(blob) // 8}d", blob)
     for run in data["runs"]:
-        for table in ("columns", "figures"):
+        for table in ("columns", "metrics"):
             for name, (start, count) in run[table].items():
                 values = numbers[start : start + count]
                 run[table][name] = [None if v != v else v for v in values]
@@ -55,8 +55,8 @@ def test_the_page_holds_every_figure_to_the_last_digit(tmp_path: Path) -> None:
     for shown, run in zip(data["runs"], runs, strict=True):
         for key in ("seconds", "drift", "global_norm", "threshold", "exchanges"):
             assert shown["columns"][key] == [r[key] for r in run.rounds]
-        assert shown["figures"]["test_accuracy"] == [
-            r["figures"]["test_accuracy"] for r in run.rounds if "figures" in r
+        assert shown["metrics"]["test_accuracy"] == [
+            r["metrics"]["test_accuracy"] for r in run.rounds if "metrics" in r
         ]
 
 
@@ -91,10 +91,10 @@ def test_groups_take_the_mean_over_finished_seeds_only(tmp_path: Path) -> None:
     accuracies = []
     for seed in (0, 1):
         folder = make_run(tmp_path / f"{seed}", seed=seed)
-        accuracies.append(read_run(folder).summary["figures"]["test_accuracy"])
+        accuracies.append(read_run(folder).summary["metrics"]["test_accuracy"])
     make_run(tmp_path / "2", seed=2, status="diverged")
     (group,) = grouped(find_runs([tmp_path]))
-    spread = group.figure("test_accuracy")
+    spread = group.metric("test_accuracy")
     assert spread is not None
     assert spread.mean == pytest.approx(sum(accuracies) / 2, rel=1e-15)
     assert spread.deviation == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)

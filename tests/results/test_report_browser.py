@@ -76,8 +76,8 @@ def test_in_a_browser_every_control_changes_what_it_should(tmp_path: Path) -> No
         listed = "return [...document.querySelectorAll('select, input')].map(c => c.id || c.value)"
         controls = set(browser.execute_script(listed))
         assert controls == {
-            "theme", "figure", "axis", "view", "logx", "logy", "celgc", "episode", "fedavg",
-            "scaffold", "target-figure", "target", "clipping-run", "partition-choice", "",
+            "theme", "metric", "axis", "view", "logx", "logy", "celgc", "episode", "fedavg",
+            "scaffold", "target-metric", "target", "clipping-run", "partition-choice", "",
         }, "a control is new: drive it here"  # fmt: skip
         check_curves(browser, by_name)
         check_scales_and_theme(browser)
@@ -96,17 +96,17 @@ def check_curves(browser: Any, by_name: dict[str, StoredRun]) -> None:
     for axis, read in AXES.items():
         choose(browser, "axis", axis)
         for figure in FIGURES:
-            choose(browser, "figure", figure)
+            choose(browser, "metric", figure)
             curves = {t["meta"]: t for t in drawn(browser, "curves")}
             for name, run in by_name.items():
-                rounds = [r for r in run.rounds if "figures" in r]
+                rounds = [r for r in run.rounds if "metrics" in r]
                 assert curves[name]["x"] == [read(r) for r in rounds]
-                assert curves[name]["y"] == [r["figures"][figure] for r in rounds]
+                assert curves[name]["y"] == [r["metrics"][figure] for r in rounds]
         drift = {t["meta"]: t for t in drawn(browser, "drift")}
         for name, run in by_name.items():
             assert drift[name]["x"] == [read(r) for r in run.rounds]
             assert drift[name]["y"] == [r["drift"] for r in run.rounds]
-    choose(browser, "figure", "loss")
+    choose(browser, "metric", "loss")
     curves = {t["meta"]: t for t in drawn(browser, "curves")}
     losses = [r["loss"] for r in by_name["fedavg-0"].rounds]
     assert curves["fedavg-0"]["y"] == [*losses[:-1], None]  # the last is not finite
@@ -124,9 +124,9 @@ def check_curves(browser: Any, by_name: dict[str, StoredRun]) -> None:
     click(browser, "#logy")
 
     choose(browser, "view", "mean")
-    choose(browser, "figure", "test_accuracy")
+    choose(browser, "metric", "test_accuracy")
     seeds = [
-        [r["figures"]["test_accuracy"] for r in by_name[f"episode-{s}"].rounds] for s in range(3)
+        [r["metrics"]["test_accuracy"] for r in by_name[f"episode-{s}"].rounds] for s in range(3)
     ]
     shown = drawn(browser, "curves")
     place = next(i for i, t in enumerate(shown) if t["name"] == "episode, local_steps 8, mean of 3")
@@ -181,7 +181,7 @@ def check_targets(browser: Any, by_name: dict[str, StoredRun]) -> None:
 
     senses = {"test_accuracy": ("at least", 0.6), "train_loss": ("at most", 1.0)}
     for figure, (sense, target) in senses.items():
-        choose(browser, "target-figure", figure)
+        choose(browser, "target-metric", figure)
         assert browser.find_element(By.ID, "target-sense").text == sense
         suggested = browser.find_element(By.ID, "target").get_attribute("value")
         assert suggested, "a target is suggested"
@@ -192,7 +192,7 @@ def check_targets(browser: Any, by_name: dict[str, StoredRun]) -> None:
         firsts = []
         for seed in range(3):
             for r in by_name[f"episode-{seed}"].rounds:
-                value = r["figures"][figure]
+                value = r["metrics"][figure]
                 if value >= target if sense == "at least" else value <= target:
                     firsts.append(r)
                     break
@@ -257,8 +257,8 @@ def check_keyboard(browser: Any) -> None:
         browser.switch_to.active_element.send_keys(Keys.TAB)
         script = "const e = document.activeElement; return e.id || e.value || e.dataset.key || ''"
         reached.add(browser.execute_script(script))
-    wanted = {"theme", "figure", "axis", "view", "logx", "logy", "celgc", "scaffold", "target",
-              "target-figure", "clipping-run", "partition-choice"}  # fmt: skip
+    wanted = {"theme", "metric", "axis", "view", "logx", "logy", "celgc", "scaffold", "target",
+              "target-metric", "clipping-run", "partition-choice"}  # fmt: skip
     assert wanted <= reached
     titles = "return [...document.querySelectorAll('.modebar-btn')].map(b => b.outerHTML)"
     buttons = " ".join(browser.execute_script(titles))

@@ -18,7 +18,7 @@ from episode.results.text_tables import brief_sheet, final_sheet
 
 def accuracy(folder: Path) -> float:
     summary = json.loads((folder / "summary.json").read_text())
-    return float(summary["figures"]["test_accuracy"])
+    return float(summary["metrics"]["test_accuracy"])
 
 
 def test_a_copy_of_a_run_is_no_seed_more(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_a_copy_of_a_run_is_no_seed_more(tmp_path: Path) -> None:
     assert len(runs) == 5
     assert [r.folder.name for r in once(runs)] == ["run-0", "run-1", "run-2", "other"]
     three, one = grouped(runs)
-    spread = three.figure("test_accuracy")
+    spread = three.metric("test_accuracy")
     assert spread is not None
     assert (len(three.runs), len(one.runs), spread.count) == (3, 1, 3)
 
@@ -74,12 +74,12 @@ def test_on_a_narrow_terminal_words_are_folded_and_figures_are_whole(tmp_path: P
                 name = f"{algorithm}-{steps}-{seed}"
                 make_run(tmp_path / name, algorithm=algorithm, seed=seed, local_steps=steps)
     sheet = brief_sheet(grouped(find_runs([tmp_path])))
-    figures = [cell for row in sheet.rows for cell in row[sheet.left :]]
+    metrics = [cell for row in sheet.rows for cell in row[sheet.left :]]
     for width in (70, 80, 200):
         console = Console(width=width, file=io.StringIO(), record=True)
         console.print(sheet)
         shown = console.export_text()
-        assert all(figure in shown for figure in figures), shown
+        assert all(figure in shown for figure in metrics), shown
         assert "…" not in shown
         assert max(map(len, shown.splitlines())) <= width
         assert ("test_accuracy" in shown) is (width == 200)

@@ -104,6 +104,6 @@ def test_tracked_events_are_the_rounds(tmp_path: Path) -> None:
         assert [e.value for e in events.Scalars(tag)] == pytest.approx(
             [r[key] for r in run.history], rel=1e-6
         )
-    assert events.Scalars("figures/gap")[-1].value == pytest.approx(
-        run.summary["figures"]["gap"], rel=1e-6
+    assert events.Scalars("metrics/gap")[-1].value == pytest.approx(
+        run.summary["metrics"]["gap"], rel=1e-6
     )

@@ -46,7 +46,7 @@ def train(folder: Path | None, algorithm: Algorithm, stop_after: int | None = No
     )  # fmt: skip
 
 
-def figures(history: History) -> list[dict[str, Any]]:
+def metrics(history: History) -> list[dict[str, Any]]:
     return [{k: v for k, v in r.items() if k != "seconds"} for r in history]
 
 
@@ -59,8 +59,8 @@ def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(name: str, tmp_path: P
             train(tmp_path, algorithm, stop_after=stop)
     resumed = train(tmp_path, algorithm)
     assert torch.equal(resumed.x, whole.x)
-    assert figures(resumed.history) == figures(whole.history)
-    assert figures(History(read_rounds(tmp_path / "rounds.jsonl"))) == figures(whole.history)
+    assert metrics(resumed.history) == metrics(whole.history)
+    assert metrics(History(read_rounds(tmp_path / "rounds.jsonl"))) == metrics(whole.history)
     stored = load_file(tmp_path / "model.safetensors")
     for key, value in whole.model.state_dict().items():
         assert torch.equal(stored[key], value)
@@ -72,7 +72,7 @@ def test_a_finished_run_is_read_back_not_run_again(tmp_path: Path) -> None:
     again = train(tmp_path, algorithm, stop_after=0)  # would be cut if it ran
     assert again.summary == first.summary
     assert torch.equal(again.x, first.x)
-    assert figures(again.history) == figures(first.history)
+    assert metrics(again.history) == metrics(first.history)
 
 
 def test_a_folder_tells_everything_with_plain_json(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_torn_last_line_is_dropped_on_resume(tmp_path: Path) -> None:
         train(tmp_path, algorithm, stop_after=3)
     with (tmp_path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 4, "loss": 0.')
-    assert figures(train(tmp_path, algorithm).history) == figures(train(None, algorithm).history)
+    assert metrics(train(tmp_path, algorithm).history) == metrics(train(None, algorithm).history)
 
 
 def test_a_folder_of_another_config_is_refused_and_left_alone(tmp_path: Path) -> None:

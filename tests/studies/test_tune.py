@@ -93,7 +93,7 @@ def test_a_grid_plays_every_point_once_and_finds_the_best(tmp_path: Path) -> Non
     }
     for trial in trials:
         if trial.value is not None:
-            assert summaries[trial.experiment.name]["figures"]["value"] == trial.value
+            assert summaries[trial.experiment.name]["metrics"]["value"] == trial.value
     best = read_experiment(tmp_path / "best.toml")
     assert best.schedule == trials[0].experiment.schedule
     again: list[str] = []

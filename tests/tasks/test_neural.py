@@ -150,8 +150,8 @@ def test_fit_trains_the_model_in_place_and_learns() -> None:
     assert run.model is model
     assert (model.weight[0] - weights).norm() < 0.05
     assert seen == list(range(80))
-    assert [r["round"] for r in run.history if "figures" in r] == [39, 79]
-    assert run.summary["figures"]["distance"] < 0.05
+    assert [r["round"] for r in run.history if "metrics" in r] == [39, 79]
+    assert run.summary["metrics"]["distance"] < 0.05
     frame = run.history.frame()
     assert len(frame) == 80
     assert {"round", "loss", "global_norm", "distance"} <= set(frame.columns)

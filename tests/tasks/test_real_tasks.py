@@ -64,8 +64,8 @@ def test_a_task_trains_resumes_and_evaluates(
     chosen = experiment(settings(name))
     whole = execute(job_of(chosen), tmp_path / "whole")
     assert whole.status == "finished"
-    figures = whole.summary["figures"]
-    assert set(figures) == {"test_loss", "test_accuracy", "train_loss", "train_accuracy"}
+    metrics = whole.summary["metrics"]
+    assert set(metrics) == {"test_loss", "test_accuracy", "train_loss", "train_accuracy"}
     played = []
 
     def stop() -> bool:
@@ -77,7 +77,7 @@ def test_a_task_trains_resumes_and_evaluates(
     resumed = execute(job_of(chosen), tmp_path / "cut")
     assert len(resumed.history) == 3
     assert torch.equal(resumed.x, whole.x)
-    assert resumed.summary["figures"] == figures
+    assert resumed.summary["metrics"] == metrics
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -85,8 +85,8 @@ def test_the_test_split_is_not_touched_in_tuning(
     name: str, settings: Callable[[str], dict[str, Any]]
 ) -> None:
     task = experiment(settings(name) | {"evaluate_on": "validation"}).task.build(0, "cpu")
-    figures = task.evaluate(*task.initial())
-    assert set(figures) == {
+    metrics = task.evaluate(*task.initial())
+    assert set(metrics) == {
         "validation_loss", "validation_accuracy", "train_loss", "train_accuracy",
     }  # fmt: skip
 
@@ -119,9 +119,9 @@ def test_snli_learns(settings: Callable[[str], dict[str, Any]]) -> None:
         record={"evaluate_every": 0},
         algorithm="naive_parallel_clip",
     )
-    figures = execute(job_of(chosen)).summary["figures"]
-    assert figures["train_accuracy"] > 0.7  # by chance 0.33
-    assert figures["test_accuracy"] > 0.5
+    metrics = execute(job_of(chosen)).summary["metrics"]
+    assert metrics["train_accuracy"] > 0.7  # by chance 0.33
+    assert metrics["test_accuracy"] > 0.5
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -258,13 +258,13 @@ def silos(folder: Path, **settings: Any) -> Experiment:
 
 def test_folders_of_csv_jsonl_and_parquet_are_a_federation(tmp_path: Path) -> None:
     run = execute(job_of(silos(write_silos(tmp_path / "silos"))))
-    assert run.summary["figures"]["test_accuracy"] == 1.0
+    assert run.summary["metrics"]["test_accuracy"] == 1.0
 
 
 def test_the_example_of_three_clinics_learns() -> None:
     folder = Path(__file__).parents[2] / "examples" / "silos"
     chosen = read_experiment(None, ["task=silos", f"task.data={folder}", "budget.rounds=20"])
-    assert execute(job_of(chosen)).summary["figures"]["test_accuracy"] >= 0.95
+    assert execute(job_of(chosen)).summary["metrics"]["test_accuracy"] >= 0.95
 
 
 def test_folders_of_images_are_a_federation(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_task_of_ones_own_runs_from_its_file(tmp_path: Path) -> None:
     chosen = read_experiment(None, [f"task={example}:Waves", "task.noise=0.2"])
     assert chosen.name.startswith("Waves-episode-")
     run = execute(job_of(chosen), tmp_path / "run")
-    assert run.summary["figures"]["test_accuracy"] > 0.9
+    assert run.summary["metrics"]["test_accuracy"] > 0.9
     assert read_experiment(tmp_path / "run") == chosen
 
 

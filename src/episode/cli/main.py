@@ -281,7 +281,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "seconds": f"{summary['seconds']:.1f}",
         **_cluster_lines(summary.get("cluster")),
         "local loss": f"{summary['loss']:.6g} (mean of the last round's local steps)",
-        **{name: f"{value:.6g}" for name, value in summary["figures"].items()},
+        **{name: f"{value:.6g}" for name, value in summary["metrics"].items()},
         "folder": summary["folder"],
     }
     for name, text in lines.items():

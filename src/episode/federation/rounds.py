@@ -219,13 +219,13 @@ class Rounds:
 
 def divergence(server: ServerState, telemetry: Telemetry) -> str | None:
     """Why the run cannot go on, if the last round left the finite numbers; else None."""
-    figures = [
+    values = [
         (name, float(value))
         for name in ("loss", "largest_norm", "drift")
         for value in telemetry.metrics[name]
         if value is not None
     ]
-    for name, value in [*figures, ("model", float(norm(server.x)))]:
+    for name, value in [*values, ("model", float(norm(server.x)))]:
         if not math.isfinite(value):
             return f"{name.replace('_', ' ')} is {value}"
     return None

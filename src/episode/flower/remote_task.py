@@ -116,17 +116,17 @@ class RemoteTask:
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
         """Figures of the server's own function, and the sites' mean, as `sites_…`."""
         played, arrays = self.rounds_played(), self.arrays(x, buffers)
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if self._evaluation.function:
             found = self._evaluation.function(played, arrays)
             if found is not None:
                 self._result.evaluate_metrics_serverapp[played] = found
-                figures |= _numbers(found, "")
+                metrics |= _numbers(found, "")
         found = self._at_sites(played, arrays)
         if found is not None:
             self._result.evaluate_metrics_clientapp[played] = found
-            figures |= _numbers(found, "sites_")
-        return figures
+            metrics |= _numbers(found, "sites_")
+        return metrics
 
     def _at_sites(self, round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """The mean of what the sites' own `evaluate` functions say, weighted as Flower does."""

@@ -163,22 +163,22 @@ class Results:
     runs: Mapping[Cell, list[StoredRun]]
     iterations_per_epoch: float = 1.0
 
-    def figure(self, cell: Cell, name: str) -> float | None:
+    def metric(self, cell: Cell, name: str) -> float | None:
         """The mean final figure; None where no run finished."""
         values = [
-            float(r.summary["figures"][name])
+            float(r.summary["metrics"][name])
             for r in self.runs[cell]
-            if r.status == "finished" and name in r.summary["figures"]
+            if r.status == "finished" and name in r.summary["metrics"]
         ]
         return Spread.of(values).mean if values else None
 
     def accuracy(self, cell: Cell) -> float:
         """Test accuracy in percent; a diverged run has none of it."""
-        return 100 * (self.figure(cell, "test_accuracy") or 0.0)
+        return 100 * (self.metric(cell, "test_accuracy") or 0.0)
 
     def loss(self, cell: Cell) -> float:
         """Training loss; infinite for a diverged run."""
-        found = self.figure(cell, "train_loss")
+        found = self.metric(cell, "train_loss")
         return float("inf") if found is None else found
 
     def text(self, cell: Cell) -> tuple[str, str]:
@@ -188,7 +188,7 @@ class Results:
         pairs = []
         for name, scale, unit in (("train_loss", 1, ""), ("test_accuracy", 100, "%")):
             values = [
-                scale * float(r.summary["figures"][name])
+                scale * float(r.summary["metrics"][name])
                 for r in self.runs[cell]
                 if r.status == "finished"
             ]
@@ -204,14 +204,14 @@ class Results:
         steps = run.config["budget"]["local_steps"] if cell[0] != "naive_parallel_clip" else 1
         scale = {"epochs": steps / self.iterations_per_epoch, "iterations": float(steps),
                  "rounds": 1.0, "minutes": 1 / 60}[axis]  # fmt: skip
-        rows = [r for r in run.rounds if name in r.get("figures", {})]
+        rows = [r for r in run.rounds if name in r.get("metrics", {})]
         along = [r["seconds"] if axis == "minutes" else r["round"] + 1 for r in rows]
-        return [scale * x for x in along], [r["figures"][name] for r in rows]
+        return [scale * x for x in along], [r["metrics"][name] for r in rows]
 
     def seconds_to(self, cell: Cell, accuracy: float) -> float | None:
         """Seconds of training of the first seed until this test accuracy, in percent."""
         for record in self.runs[cell][0].rounds:
-            if 100 * record.get("figures", {}).get("test_accuracy", 0) >= accuracy:
+            if 100 * record.get("metrics", {}).get("test_accuracy", 0) >= accuracy:
                 return float(record["seconds"])
         return None
 
@@ -229,6 +229,6 @@ class Results:
     def rounds_to_loss(self, cell: Cell, loss: float) -> int | None:
         """Rounds of the first seed until this training loss."""
         for record in self.runs[cell][0].rounds:
-            if record.get("figures", {}).get("train_loss", float("inf")) <= loss:
+            if record.get("metrics", {}).get("train_loss", float("inf")) <= loss:
                 return int(record["round"]) + 1
         return None

@@ -54,9 +54,9 @@ class Group:
             return "finished"
         return ", ".join(parts) if len(self.runs) > 1 else parts[0].partition(" ")[2]
 
-    def figure(self, name: str) -> Spread | None:
+    def metric(self, name: str) -> Spread | None:
         """A final figure over the finished runs."""
-        values = [{**r.summary, **r.summary["figures"]}.get(name) for r in self.ended]
+        values = [{**r.summary, **r.summary["metrics"]}.get(name) for r in self.ended]
         known = [float(v) for v in values if isinstance(v, (int, float))]
         return Spread.of(known) if known else None
 
@@ -174,12 +174,12 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def figure_names(runs: Sequence[StoredRun]) -> list[str]:
+def metric_names(runs: Sequence[StoredRun]) -> list[str]:
     """All figures that these runs were evaluated by, the leading ones first."""
-    names = dict.fromkeys(n for r in runs for n in r.summary.get("figures", {}))
+    names = dict.fromkeys(n for r in runs for n in r.summary.get("metrics", {}))
     for run in runs:
-        if "figures" not in run.summary:
-            names |= dict.fromkeys(n for r in run.rounds for n in r.get("figures", {}))
+        if "metrics" not in run.summary:
+            names |= dict.fromkeys(n for r in run.rounds for n in r.get("metrics", {}))
     return sorted(names, key=lambda n: LEADING.index(n) if n in LEADING else len(LEADING))
 
 

@@ -54,12 +54,12 @@ def draw_curves(runs: Sequence[StoredRun], path: Path, title: str) -> None:
 
 
 def _draw(axis: Any, run: StoredRun, x: str, y: str) -> None:
-    evaluated = [r for r in run.rounds if y in r.get("figures", {})]
+    evaluated = [r for r in run.rounds if y in r.get("metrics", {})]
     clients = max((len(r["cohort"]) for r in run.rounds), default=1)
     scale = 1 / clients if x == "gradients" else 1
     colour, line = STYLES.get(run.label, OTHER)
     label = run.label if run.status == "finished" else f"{run.label} ({run.status})"
-    points = [r[x] * scale for r in evaluated], [r["figures"][y] for r in evaluated]
+    points = [r[x] * scale for r in evaluated], [r["metrics"][y] for r in evaluated]
     axis.plot(*points, line, color=colour, label=label, linewidth=1.6)
     if run.status == "diverged" and evaluated:
         axis.plot(points[0][-1], points[1][-1], "x", color=colour)

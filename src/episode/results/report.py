@@ -1,4 +1,4 @@
-"""One HTML file about some runs: opens anywhere, offline, and holds all of their figures."""
+"""One HTML file about some runs: opens anywhere, offline, and holds all of their metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from episode.results import store
-from episode.results.groups import Group, figure_names, grouped, plain, task_of
+from episode.results.groups import Group, grouped, metric_names, plain, task_of
 from episode.results.plotly_script import plotly_script
 from episode.results.plots import OTHER, STYLES
 from episode.results.store import StoredRun
@@ -109,7 +109,7 @@ def _data(
 ) -> dict[str, Any]:
     places = {id(run): i for i, run in enumerate(runs)}
     return {
-        "figures": [n for n in figure_names(runs) if n != "loss"],
+        "metrics": [n for n in metric_names(runs) if n != "loss"],
         "runs": [_run(run, numbers) for run in runs],
         "groups": [
             {
@@ -126,8 +126,8 @@ def _data(
 
 
 def _run(run: StoredRun, numbers: Numbers) -> dict[str, Any]:
-    evaluated = [(i, r["figures"]) for i, r in enumerate(run.rounds) if "figures" in r]
-    names = dict.fromkeys(n for _, figures in evaluated for n in figures)
+    evaluated = [(i, r["metrics"]) for i, r in enumerate(run.rounds) if "metrics" in r]
+    names = dict.fromkeys(n for _, metrics in evaluated for n in metrics)
     return {
         "name": run.folder.name,
         "label": run.label,
@@ -136,7 +136,7 @@ def _run(run: StoredRun, numbers: Numbers) -> dict[str, Any]:
         "rounds": len(run.rounds),
         "columns": {c: numbers.put(r.get(c) for r in run.rounds) for c in COLUMNS},
         "at": numbers.put(i for i, _ in evaluated),
-        "figures": {n: numbers.put(f.get(n) for _, f in evaluated) for n in names},
+        "metrics": {n: numbers.put(f.get(n) for _, f in evaluated) for n in names},
     }
 
 

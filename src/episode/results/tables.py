@@ -21,11 +21,11 @@ def comparison(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
 
 def _row(run: StoredRun) -> dict[str, Any]:
     summary = run.summary
-    figures = summary.get("figures", {})
+    metrics = summary.get("metrics", {})
     return {
         "algorithm": run.label,
-        "accuracy": figures.get("test_accuracy"),
-        "loss": figures.get("train_loss", summary.get("loss")),
+        "accuracy": metrics.get("test_accuracy"),
+        "loss": metrics.get("train_loss", summary.get("loss")),
         "status": run.status,
         "rounds": summary.get("rounds", len(run.rounds)),
         "exchanges": summary.get("exchanges"),

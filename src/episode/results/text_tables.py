@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from episode.results.groups import Group, figure_names, plain
+from episode.results.groups import Group, metric_names, plain
 from episode.results.store import write_text
 
 _LATEX = str.maketrans(
@@ -48,7 +48,7 @@ class Sheet:
     columns: Sequence[str]
     rows: list[list[str]] = field(default_factory=list)
     left: int = 1
-    """How many columns stand on the left; the others are figures, to the right."""
+    """How many columns stand on the left; the others are metrics, to the right."""
     data: Data | None = None
     """For the CSV file, where the texts are for people: rounded, with spreads and units."""
 
@@ -73,7 +73,7 @@ class Sheet:
         return text.getvalue()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """For a person at a terminal: where it is narrow, words take several lines, not figures."""
+        """For a person at a terminal: where it is narrow, words take several lines, not metrics."""
         heads, gap = list(self.columns), 2
         is_text = self.left == len(self.columns)
         if not is_text and self._width(heads, gap) > options.max_width:
@@ -124,7 +124,7 @@ def final_sheet(groups: Sequence[Group]) -> Sheet:
     keys = _settings_shown(groups)
     columns = ["algorithm", *keys, "seeds", *names, "status", "exchanges", "MB", "gradients"]
     rows = [
-        [*_head(g, keys), *_figures(g, names), g.status(), *_costs(g)[:3]] for g in groups
+        [*_head(g, keys), *_metrics(g, names), g.status(), *_costs(g)[:3]] for g in groups
     ]  # fmt: skip
     return Sheet("", columns, rows, left=1 + len(keys), data=_final_data(groups, keys, names))
 
@@ -135,15 +135,15 @@ def _final_data(groups: Sequence[Group], keys: Sequence[str], names: Sequence[st
     spread = [column for n in names for column in (n, f"{n}_deviation")]
     rows = []
     for g in groups:
-        figures = [g.figure(n) for n in names]
-        values = [v for f in figures for v in ((f.mean, f.deviation) if f else (None, None))]
+        metrics = [g.metric(n) for n in names]
+        values = [v for f in metrics for v in ((f.mean, f.deviation) if f else (None, None))]
         settings = [g.label, *(g.settings[k] for k in keys), len(g.runs)]
         rows.append([*settings, *values, g.status(), *_mean_costs(g, costs)])
     return Data(["algorithm", *keys, "seeds", *spread, "status", *costs], rows)
 
 
 def brief_sheet(groups: Sequence[Group], title: str = "") -> Sheet:
-    """The same for a terminal of 80 columns: two figures, and seconds."""
+    """The same for a terminal of 80 columns: two metrics, and seconds."""
     names = _names(groups)[:2]
     keys = _settings_shown(groups)
     short = [key.rpartition(".")[2] for key in keys]
@@ -153,13 +153,13 @@ def brief_sheet(groups: Sequence[Group], title: str = "") -> Sheet:
     for g in groups:
         exchanges, _, _, seconds = _costs(g)
         status = [g.status()] if odd else []
-        rows.append([*_head(g, keys), *_figures(g, names), *status, exchanges, seconds])
+        rows.append([*_head(g, keys), *_metrics(g, names), *status, exchanges, seconds])
     return Sheet(title, columns, rows, left=1 + len(keys))
 
 
 def _names(groups: Sequence[Group]) -> list[str]:
     """The figures to show; where nothing was evaluated, the loss of the local steps."""
-    return figure_names([r for g in groups for r in g.runs]) or ["loss"]
+    return metric_names([r for g in groups for r in g.runs]) or ["loss"]
 
 
 def _settings_shown(groups: Sequence[Group]) -> list[str]:
@@ -171,8 +171,8 @@ def _head(group: Group, keys: Sequence[str]) -> list[str]:
     return [group.label, *(_setting(group.settings[k]) for k in keys), str(len(group.runs))]
 
 
-def _figures(group: Group, names: Sequence[str]) -> list[str]:
-    found = [group.figure(n) for n in names]
+def _metrics(group: Group, names: Sequence[str]) -> list[str]:
+    found = [group.metric(n) for n in names]
     return ["–" if f is None else f.text() for f in found]
 
 

@@ -31,7 +31,7 @@ class Follower:
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
     last: dict[str, Any] = field(default_factory=dict)
-    figures: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
     _read: int = 0
 
@@ -56,7 +56,7 @@ class Follower:
                 raise store.damaged(path, len(self.losses) + 1) from None
             self.last = record
             self.losses.append(float(record["loss"]))
-            self.figures = record.get("figures", self.figures)
+            self.metrics = record.get("metrics", self.metrics)
 
     @property
     def status(self) -> str:
@@ -88,7 +88,7 @@ class Follower:
 
     def row(self, own: str) -> list[str]:
         """What the table shows of it; `own` is what tells it from the others."""
-        last, name = self.last, next((n for n in LEADING if n in self.figures), "")
+        last, name = self.last, next((n for n in LEADING if n in self.metrics), "")
         label = f"{self.label}, {own}" if own else self.label
         if not last:
             return [label, self.status, f"0/{self.total():,}", "", "", "", "", ""]
@@ -102,7 +102,7 @@ class Follower:
             f"{last['loss']:.3g}",
             sparkline(self.losses),
             clipping,
-            f"{self.figures[name]:.3f}" if name else "",
+            f"{self.metrics[name]:.3f}" if name else "",
             f"{last['seconds']:.0f} s",
         ]
 

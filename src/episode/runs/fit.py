@@ -57,7 +57,7 @@ def fit(
     every algorithm; one that communicates after each iteration plays that many rounds. With a
     `folder` the run is written there; called again with the same folder, a run that was killed goes
     on from its last checkpoint (at most `checkpoint_seconds` of work is lost), and one that has
-    ended is read back. `evaluate(model)` returns named figures, every `evaluate_every` rounds (0:
+    ended is read back. `evaluate(model)` returns named metrics, every `evaluate_every` rounds (0:
     at the end). `schedule` replaces a constant `eta` and `gamma` (its own are then used), `cohorts`
     full participation. `workers` threads (one per core) change the speed and nothing else. With
     `engine="distributed"`, in a script that torchrun starts, clients are spread over its processes;

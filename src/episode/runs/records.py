@@ -33,8 +33,8 @@ class Run:
     def __repr__(self) -> str:
         """Short: the history can be long."""
         where = f", folder={str(self.folder)!r}" if self.folder else ""
-        figures = {"loss": self.summary.get("loss"), **self.summary.get("figures", {})}
-        shown = ", ".join(f"{k}={v:.4g}" for k, v in figures.items() if v is not None)
+        metrics = {"loss": self.summary.get("loss"), **self.summary.get("metrics", {})}
+        shown = ", ".join(f"{k}={v:.4g}" for k, v in metrics.items() if v is not None)
         return f"Run({self.status} after {len(self.history)} rounds, {shown}{where})"
 
 
@@ -48,7 +48,7 @@ class History(list[Record]):
         except ImportError:
             raise EpisodeError("A DataFrame needs pandas: pip install pandas.") from None
         return pd.DataFrame(
-            [{k: v for k, v in r.items() if k != "figures"} | r.get("figures", {}) for r in self]
+            [{k: v for k, v in r.items() if k != "metrics"} | r.get("metrics", {}) for r in self]
         )
 
 

@@ -42,7 +42,7 @@ class Tracker:
             self._writer = self._make(str(self._folder), purge_step=step, flush_secs=5)
         values = {f"round/{k}": record.get(k) for k in (*ROUND, "drift")}
         values |= {f"costs/{k}": record.get(k) for k in COSTS}
-        values |= {f"figures/{k}": v for k, v in record.get("figures", {}).items()}
+        values |= {f"metrics/{k}": v for k, v in record.get("metrics", {}).items()}
         if record.get("clipped") is not None:
             values["round/clipped"] = float(record["clipped"])
         for name, value in values.items():

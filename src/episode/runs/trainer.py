@@ -199,7 +199,7 @@ class _Player:
             reason = divergence(server, telemetry)
             record = {**make_record(telemetry, server), **notes()}
             if reason is None and self._evaluation_is_due(server.round):
-                record["figures"] = dict(self.job.task.evaluate(server.x, server.buffers))
+                record["metrics"] = dict(self.job.task.evaluate(server.x, server.buffers))
             self._write_down(record)
             if reason is not None:
                 return self._end_diverged(before, server, reason)
@@ -252,13 +252,13 @@ class _Player:
         return self._end(before, summary)
 
     def _summary(self, status: Status, server: ServerState) -> Record:
-        figures: Record = next((r["figures"] for r in self.history[::-1] if "figures" in r), {})
+        metrics: Record = next((r["metrics"] for r in self.history[::-1] if "metrics" in r), {})
         return {
             "status": status,
             "rounds": server.round,
             **dataclasses.asdict(server.counts),
             "loss": self.history[-1]["loss"],
-            "figures": figures,
+            "metrics": metrics,
             **self._cluster_summary(),
         }
 

@@ -157,8 +157,8 @@ class Tuner:
         """What the run is compared by; what has no finite figure is the worst there is."""
         metric, maximise = self.study.judged_by()
         if summary["status"] == "finished":
-            _check_figure(metric, summary["figures"])
-        value = float(summary["figures"].get(metric, math.nan))
+            _require_metric(metric, summary["metrics"])
+        value = float(summary["metrics"].get(metric, math.nan))
         if summary["status"] != "finished" or not math.isfinite(value):
             return -math.inf if maximise else math.inf
         return value
@@ -187,7 +187,7 @@ class _Judge:
     def __call__(self, record: Record) -> None:
         if self.show is not None:
             self.show(record)
-        value = record.get("figures", {}).get(self.metric)
+        value = record.get("metrics", {}).get(self.metric)
         step = (record["round"] + 1) // self.rounds_per_step
         if value is not None and math.isfinite(value) and step not in self.reported:
             self.trial.report(value, step)
@@ -254,12 +254,12 @@ def _check_metric(study: Study) -> None:
     """Finds out before any trial whether the task has the figure that was asked for."""
     if study.metric is not None and study.base().engine.name != "flower":  # sites add their own
         task = job_of(study.base()).task
-        _check_figure(study.metric, task.evaluate(*task.initial()))
+        _require_metric(study.metric, task.evaluate(*task.initial()))
 
 
-def _check_figure(metric: str, figures: Mapping[str, float]) -> None:
-    if metric not in figures:
-        names = ", ".join(sorted(figures)) or "none"
+def _require_metric(metric: str, metrics: Mapping[str, float]) -> None:
+    if metric not in metrics:
+        names = ", ".join(sorted(metrics)) or "none"
         raise EpisodeError(f"There is no figure {metric!r}: choose --metric from {names}.")
 
 

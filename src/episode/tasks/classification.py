@@ -95,7 +95,7 @@ def evaluation(loss: LossName, splits: Mapping[str, tuple[Gathers, int]]) -> Eva
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         device = next(model.parameters()).device
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for name, (data, _) in splits.items():
             total = torch.zeros((), dtype=torch.float64, device=device)
             right = torch.zeros((), dtype=torch.int64, device=device)
@@ -104,8 +104,8 @@ def evaluation(loss: LossName, splits: Mapping[str, tuple[Gathers, int]]) -> Eva
                 scores = model(*inputs).float()
                 total += function(scores, labels, reduction="sum")
                 right += (scores.argmax(1) == labels).sum()
-            figures[f"{name}_loss"] = total.item() / len(chosen[name])
-            figures[f"{name}_accuracy"] = right.item() / len(chosen[name])
-        return figures
+            metrics[f"{name}_loss"] = total.item() / len(chosen[name])
+            metrics[f"{name}_accuracy"] = right.item() / len(chosen[name])
+        return metrics
 
     return evaluate

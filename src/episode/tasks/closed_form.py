@@ -66,8 +66,8 @@ class ClosedForm(ABC):
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
         """f and ‖∇f‖ at x̄; x̄ itself where it is a number."""
         value, gradient = self.mean(x)
-        figures = {"value": value.item(), "gradient_norm": gradient.norm().item()}
-        return figures | ({"x": x.item()} if x.numel() == 1 else {})
+        metrics = {"value": value.item(), "gradient_norm": gradient.norm().item()}
+        return metrics | ({"x": x.item()} if x.numel() == 1 else {})
 
     def draw_noise(self, clients: Sequence[int], stream: Phase, indices: Sequence[int]) -> Tensor:
         """Noise `[indices, seeds, clients, d]` on [-noise, noise], each entry named by its key."""

@@ -62,7 +62,7 @@ class Digits(TaskSettings):
             cross_entropy,
             batch_size=self.batch_size,
             seed=seed,
-            evaluate=lambda module: _figures(module, everything),
+            evaluate=lambda module: _metrics(module, everything),
         )
 
     def deal(self, seed: int) -> Deal:
@@ -89,13 +89,13 @@ def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(inputs), labels)
 
 
-def _figures(model: nn.Module, splits: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
-    figures: dict[str, float] = {}
+def _metrics(model: nn.Module, splits: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+    metrics: dict[str, float] = {}
     for name, (inputs, labels) in splits.items():
         scores = model(inputs)
-        figures[f"{name}_loss"] = F.cross_entropy(scores, labels).item()
-        figures[f"{name}_accuracy"] = (scores.argmax(1) == labels).double().mean().item()
-    return figures
+        metrics[f"{name}_loss"] = F.cross_entropy(scores, labels).item()
+        metrics[f"{name}_accuracy"] = (scores.argmax(1) == labels).double().mean().item()
+    return metrics
 
 
 def _load(time_steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

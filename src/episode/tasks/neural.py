@@ -92,12 +92,12 @@ class NeuralTask:
         self._evaluated.load_buffers(buffers)
         module = self._evaluated.module.eval()
         with torch.no_grad(), self.autocast(x.device):
-            figures = self._evaluate(module)
+            metrics = self._evaluate(module)
         try:
-            return {str(name): float(value) for name, value in figures.items()}
+            return {str(name): float(value) for name, value in metrics.items()}
         except (AttributeError, TypeError, ValueError, RuntimeError):
             raise EpisodeError(
-                f"evaluate(model) returned {_short(figures)}: it must return a dict of names and "
+                f"evaluate(model) returned {_short(metrics)}: it must return a dict of names and "
                 'numbers, for example {"accuracy": 0.9}.'
             ) from None
 

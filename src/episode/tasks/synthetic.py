@@ -62,8 +62,8 @@ class Quartics(ClosedForm):
 
     def evaluate(self, x: Tensor, buffers: Any) -> dict[str, float]:
         """As every closed form, and how far f is above its minimum."""
-        figures = super().evaluate(x, buffers)
-        return figures | {"gap": figures["value"] - minimum(self.heterogeneity[0])[1]}
+        metrics = super().evaluate(x, buffers)
+        return metrics | {"gap": metrics["value"] - minimum(self.heterogeneity[0])[1]}
 
 
 def minimum(heterogeneity: float) -> tuple[float, float]:

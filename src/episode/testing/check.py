@@ -17,18 +17,18 @@ class Check:
     """A claim, the figure measured, and the bound that it must respect."""
 
     claim: str
-    figure: float
+    value: float
     bound: float
     at_least: bool = False
     """Whether the bound is a lower one."""
 
     @property
     def passed(self) -> bool:
-        return self.figure >= self.bound if self.at_least else self.figure <= self.bound
+        return self.value >= self.bound if self.at_least else self.value <= self.bound
 
     def __str__(self) -> str:
         relation = ">=" if self.at_least else "<="
-        return f"{self.claim}: {self.figure:.3g} (must be {relation} {self.bound:.3g})"
+        return f"{self.claim}: {self.value:.3g} (must be {relation} {self.bound:.3g})"
 
 
 def against_plain(

@@ -1,5 +1,5 @@
 "use strict";
-// All figures come from the runs' folders, unrounded; see results/report.py for their layout.
+// All metrics come from the runs' folders, unrounded; see results/report.py for their layout.
 const report = {};
 const $ = (id) => document.getElementById(id);
 
@@ -30,7 +30,7 @@ async function load() {
   numbers = new Float64Array(await packed.arrayBuffer());
   for (const run of report.runs) {
     run.columns = lazily(run.columns);
-    run.figures = lazily(run.figures);
+    run.metrics = lazily(run.metrics);
     run.at = read(run.at);
   }
 }
@@ -41,9 +41,9 @@ function costAt(run, axis, i) {
   return axis === "round" ? c.round[i] + 1 : c[axis][i];
 }
 
-// The points of a run: [x, y], for figures at evaluated rounds only.
-function points(run, axis, figure) {
-  if (figure in run.figures) return [run.at.map((i) => costAt(run, axis, i)), run.figures[figure]];
-  return figure in run.columns ? [along(run, axis), run.columns[figure]] : [[], []];
+// The points of a run: [x, y], for metrics at evaluated rounds only.
+function points(run, axis, metric) {
+  if (metric in run.metrics) return [run.at.map((i) => costAt(run, axis, i)), run.metrics[metric]];
+  return metric in run.columns ? [along(run, axis), run.columns[metric]] : [[], []];
 }
 const along = (run, axis) => run.columns.round.map((_, i) => costAt(run, axis, i));

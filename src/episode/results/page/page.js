@@ -3,8 +3,8 @@ const AXES = { round: "rounds", exchanges: "exchanges", bytes: "MB sent, both wa
   gradients: "gradients, all clients", seconds: "seconds of training" };
 const WORDS = { loss: "loss of the local steps" };
 
-const name = (figure) => WORDS[figure] || figure.replaceAll("_", " ");
-const risesToBetter = (figure) => /accuracy|score|auc|f1/.test(figure);
+const name = (metric) => WORDS[metric] || metric.replaceAll("_", " ");
+const risesToBetter = (metric) => /accuracy|score|auc|f1/.test(metric);
 
 function mean(values) { return values.reduce((a, b) => a + b, 0) / values.length; }
 
@@ -44,22 +44,22 @@ function layout(xTitle, yTitle, more) {
     xaxis: { ...axis, title: { text: xTitle } }, yaxis: { ...axis, title: { text: yTitle } },
     ...more };
 }
-// Named one by one: plotly's own choice has a button that sends the figures to its makers.
+// Named one by one: plotly's own choice has a button that sends the metrics to its makers.
 const BUTTONS = [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]];
 const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: BUTTONS };
 
-function traces(axis, figure, view) {
+function traces(axis, metric, view) {
   const found = [];
   for (const group of report.groups.filter(shown)) {
     const runs = group.runs.map((i) => report.runs[i]);
     const style = { color: colour(group.label), width: 2, dash: dash(group) };
     // A diverged run ends early: it is marked, and the mean is that of the others.
     const whole = runs.filter((r) => r.status !== "diverged");
-    const curves = (whole.length ? whole : runs).map((r) => points(r, axis, figure))
+    const curves = (whole.length ? whole : runs).map((r) => points(r, axis, metric))
       .filter(([x]) => x.length);
     if (view === "each" || curves.length < 2) {
       runs.forEach((run) => {
-        const [x, y] = points(run, axis, figure);
+        const [x, y] = points(run, axis, metric);
         if (!x.length) return;
         const title = group.name + (runs.length > 1 ? `, seed ${run.seed}` : "");
         found.push({ x, y, name: title, mode: x.length > 1 ? "lines" : "markers", line: style,
@@ -74,7 +74,7 @@ function traces(axis, figure, view) {
         name: `${group.name}, mean of ${curves.length}`, meta: "mean" });
     }
     runs.filter((r) => r.status === "diverged").forEach((run) => {
-      const [x, y] = points(run, axis, figure);
+      const [x, y] = points(run, axis, metric);
       const last = y.findLastIndex((v) => v !== null);
       if (last < 0) return;
       found.push({ x: [x[last]], y: [y[last]], mode: "markers", name: `${run.name} diverged`,
@@ -101,19 +101,19 @@ const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
 
 // Whether one configuration that has not diverged is so far above another that only logs show both.
 function suggestLog() {
-  const figure = $("figure").value;
+  const metric = $("metric").value;
   const values = report.groups.map((g) => g.runs.map((i) => report.runs[i])
-    .filter((r) => r.status !== "diverged").flatMap((r) => points(r, "round", figure)[1])
+    .filter((r) => r.status !== "diverged").flatMap((r) => points(r, "round", metric)[1])
     .filter((v) => v !== null)).filter((v) => v.length);
   const tops = values.map(most);
   $("logy").checked = least(values.map(least)) > 0 && most(tops) > 30 * least(tops);
 }
 
 // Where diverged runs would press all others flat: the range of y that those others need.
-function roomWithoutDiverged(axis, figure) {
+function roomWithoutDiverged(axis, metric) {
   const runs = report.groups.filter(shown).flatMap((g) => g.runs.map((i) => report.runs[i]));
   const values = (kept) => runs.filter((r) => (r.status === "diverged") !== kept)
-    .flatMap((r) => points(r, axis, figure)[1]).filter((v) => v !== null);
+    .flatMap((r) => points(r, axis, metric)[1]).filter((v) => v !== null);
   const calm = values(true), wild = values(false);
   if (!calm.length || !wild.length) return null;
   const low = least(calm), high = most(calm);
@@ -123,14 +123,14 @@ function roomWithoutDiverged(axis, figure) {
 
 const draw = {
   curves() {
-    const axis = $("axis").value, figure = $("figure").value;
-    const plan = layout(AXES[axis], name(figure));
+    const axis = $("axis").value, metric = $("metric").value;
+    const plan = layout(AXES[axis], name(metric));
     if ($("logx").checked) plan.xaxis.type = "log";
-    const room = $("logy").checked ? null : roomWithoutDiverged(axis, figure);
+    const room = $("logy").checked ? null : roomWithoutDiverged(axis, metric);
     if ($("logy").checked) plan.yaxis.type = "log";
     if (room) plan.yaxis.range = room;
     $("curves-note").hidden = !room;
-    return Plotly.react("curves", traces(axis, figure, $("view").value), plan, CONFIG);
+    return Plotly.react("curves", traces(axis, metric, $("view").value), plan, CONFIG);
   },
   drift() {
     const axis = $("axis").value, plan = layout(AXES[axis], "drift");
@@ -203,22 +203,22 @@ function drawAll() {
 }
 
 // Costs at the first evaluation that is at the target or better.
-function reached(run, figure, target) {
-  const [, y] = points(run, "round", figure);
-  const better = risesToBetter(figure) ? (v) => v >= target : (v) => v <= target;
+function reached(run, metric, target) {
+  const [, y] = points(run, "round", metric);
+  const better = risesToBetter(metric) ? (v) => v >= target : (v) => v <= target;
   const place = y.findIndex((v) => v !== null && better(v));
   if (place < 0) return null;
-  const i = figure in run.figures ? run.at[place] : place;
+  const i = metric in run.metrics ? run.at[place] : place;
   return Object.fromEntries(Object.keys(AXES).map((a) => [a, costAt(run, a, i)]));
 }
 
 function fillTargets() {
-  const figure = $("target-figure").value, target = Number($("target").value);
-  $("target-sense").textContent = risesToBetter(figure) ? "at least" : "at most";
+  const metric = $("target-metric").value, target = Number($("target").value);
+  $("target-sense").textContent = risesToBetter(metric) ? "at least" : "at most";
   const body = $("target-rows");
   body.replaceChildren();
   for (const group of report.groups.filter(shown)) {
-    const costs = group.runs.map((i) => reached(report.runs[i], figure, target)).filter(Boolean);
+    const costs = group.runs.map((i) => reached(report.runs[i], metric, target)).filter(Boolean);
     const row = body.insertRow(), head = document.createElement("th");
     head.scope = "row";
     head.textContent = group.name;
@@ -238,9 +238,9 @@ function fillTargets() {
 }
 
 function suggestTarget() {
-  const figure = $("target-figure").value, rises = risesToBetter(figure);
+  const metric = $("target-metric").value, rises = risesToBetter(metric);
   const whole = report.runs.filter((r) => r.status !== "diverged");
-  const last = (whole.length ? whole : report.runs).map((r) => points(r, "round", figure)[1].findLast((v) => v !== null))
+  const last = (whole.length ? whole : report.runs).map((r) => points(r, "round", metric)[1].findLast((v) => v !== null))
     .filter((v) => v !== undefined);
   if (!last.length) return;
   const best = rises ? Math.max(...last) : Math.min(...last);
@@ -256,9 +256,9 @@ function option(select, value, text) {
 }
 
 function fillControls() {
-  for (const figure of [...report.figures, "loss"]) {
-    option($("figure"), figure, name(figure));
-    option($("target-figure"), figure, name(figure));
+  for (const metric of [...report.metrics, "loss"]) {
+    option($("metric"), metric, name(metric));
+    option($("target-metric"), metric, name(metric));
   }
   report.runs.forEach((run, i) => {
     const group = report.groups.find((g) => g.runs.includes(i));
@@ -310,14 +310,14 @@ function setTheme() {
 
 function listen() {
   const on = (ids, act) => ids.forEach((id) => $(id).addEventListener("change", act));
-  on(["figure"], suggestLog);
-  on(["figure", "logx", "logy"], () => refresh("curves"));
+  on(["metric"], suggestLog);
+  on(["metric", "logx", "logy"], () => refresh("curves"));
   on(["axis"], () => refresh("curves", "drift", "clipping"));
   on(["view"], () => refresh("curves", "drift"));
   on(["algorithms", "filters"], () => { refresh("curves", "drift"); fillTargets(); });
   on(["clipping-run"], () => refresh("clipping"));
   on(["partition-choice"], () => refresh("partition"));
-  on(["target-figure"], () => { suggestTarget(); fillTargets(); });
+  on(["target-metric"], () => { suggestTarget(); fillTargets(); });
   $("target").addEventListener("input", fillTargets);
   on(["theme"], setTheme);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", setTheme);
