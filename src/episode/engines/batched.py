@@ -13,17 +13,18 @@ from torch import Tensor
 
 from episode.core.algorithm import Algorithm
 from episode.errors import EpisodeError
-from episode.federation.protocols import Objective, Phase, Reply
+from episode.federation.protocols import Engine, Objective, Phase, Reply
 from episode.federation.state import ClientState
 from episode.federation.worker import Worker
 
 
-class Batched:
+class Batched(Engine):
     """An engine over an objective whose x is `[..., clients, d]`; needs every client each round."""
 
     def __init__(self, objective: Objective, algorithm: Algorithm) -> None:
         if algorithm.weighting != "uniform":
             raise EpisodeError("The batched engine offers uniform weighting only: use simulation.")
+        super().__init__()
         self._worker = Worker(objective, algorithm)
         self._state = ClientState()
 

@@ -23,7 +23,7 @@ from episode.core.algorithm import Algorithm
 from episode.engines.cluster import Cluster
 from episode.engines.simulation import Simulation, usable_cores
 from episode.errors import ClusterError
-from episode.federation.protocols import Phase, Reply, Task
+from episode.federation.protocols import Engine, Phase, Reply, Task
 from episode.federation.state import Buffers, ClientState
 from episode.federation.worker import ReplyForm
 
@@ -41,7 +41,7 @@ class Wish(IntFlag):
     STOP = 2
 
 
-class Distributed:
+class Distributed(Engine):
     """The engine of one rank. `wishes()` is asked at each exchange; `wished` is what any said."""
 
     def __init__(
@@ -52,6 +52,7 @@ class Distributed:
         workers: int | None = None,
         wishes: Callable[[], Wish] = lambda: Wish.NONE,
     ) -> None:
+        super().__init__()
         self.cluster = cluster
         self.wished = Wish.NONE
         self._algorithm = algorithm

@@ -21,17 +21,18 @@ from torch import Tensor
 from episode.core.algorithm import Algorithm
 from episode.engines.allocator import keep_freed_memory
 from episode.errors import ClientError, EpisodeError
-from episode.federation.protocols import Phase, Reply, Task
+from episode.federation.protocols import Engine, Phase, Reply, Task
 from episode.federation.state import Buffers, ClientState
 from episode.federation.worker import Worker
 
 
-class Simulation:
+class Simulation(Engine):
     """The engine of one process; `workers=None` takes one thread per core (one on a GPU)."""
 
     def __init__(self, task: Task, algorithm: Algorithm, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise EpisodeError(f"workers is {workers}: it must be 1 or more.")
+        super().__init__()
         keep_freed_memory()
         self._states = [ClientState() for _ in range(task.num_clients)]
         self._first = Worker(task.objective(), algorithm)
@@ -162,7 +163,7 @@ def _most_workers(task: Task, worker: Worker) -> int:
     be repeated.)
     """
     shared = worker.objective.x.device.type != "cpu"
-    return 1 if shared or getattr(task, "draws_random_numbers", False) else max(1, usable_cores())
+    return 1 if shared or task.draws_random_numbers else max(1, usable_cores())
 
 
 def add_reply(mean: Reply, reply: Reply, weight: float) -> None:

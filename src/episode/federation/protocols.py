@@ -1,12 +1,17 @@
-"""The seams: what a task, an objective and an engine must offer. Whoever offers it, is one."""
+"""Contracts of the seams: what a task, an objective and an engine must offer, and what they may.
+
+Derive from these classes. Abstract methods are required; everything else has a default.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from enum import IntFlag
+from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from episode.core.vectors import Vector
 from episode.federation.state import Buffers, ClientState
@@ -17,7 +22,7 @@ Phase = Literal["probe", "local"]
 
 @dataclass(frozen=True)
 class Draw:
-    """Names one batch: the `index`-th of a client's stream. Equal draws are equal batches."""
+    """Name of one batch: the `index`-th of a client's stream. Equal draws give equal batches."""
 
     client: int
     stream: Phase
@@ -26,64 +31,138 @@ class Draw:
 
 @dataclass
 class Reply:
-    """What a phase returned on one client, or its mean over a cohort."""
+    """Result of a phase on one client, or its mean over a cohort."""
 
     vectors: dict[str, Tensor]
-    """`x`, `gradient`, `change` …, each `[d]`: averaged."""
+    """`x`, `gradient`, `change` …, each `[d]`; they are averaged."""
     buffers: Buffers | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    """Numbers of one client; of a cohort, a list of them in its order. Never averaged."""
+    """Numbers of one client; for a cohort, lists of them in the cohort's order. Never averaged."""
 
 
-class Objective(Protocol):
+@dataclass(frozen=True)
+class LabelCounts:
+    """How many examples of each label each client holds."""
+
+    title: str
+    """How the data were partitioned, such as `s = 30%, seed 0`."""
+    labels: Sequence[str]
+    clients: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    """A row for each client, a column for each label."""
+
+
+class Request(IntFlag):
+    """What a process may ask for; it is done after the round if any process asks for it."""
+
+    NONE = 0
+    CHECKPOINT = 1
+    STOP = 2
+
+
+class Objective(ABC):
     """One worker's replica of the problem: a point x, and gradients there on any client's data."""
 
     x: Tensor
-    """The work vector `[d]`, always the point at which gradients are taken; set it in place."""
+    """Work vector `[d]`: gradients are taken at its current value. Change it in place."""
     blocks: Vector
-    """x in the form in which gradients come: itself, or views of it, one per block."""
+    """x in the form that gradients have: x itself, or views of it, one per parameter."""
 
+    @abstractmethod
     def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
-        """(loss, ∇F_i(x; ξ)): a scalar, and a vector that the caller may overwrite."""
+        """Return (loss, ∇F_i(x; ξ)): a scalar, and a vector that the caller may overwrite."""
 
-    def load_buffers(self, buffers: Buffers) -> None:
-        """Puts these values into the model's buffers."""
+    def hessian_product(self, draw: Draw) -> Callable[[Tensor], Tensor] | None:
+        """Return v ↦ ∇²F_i(x; ξ)v at the current x, or None if it cannot be computed exactly."""
+        return None
+
+    def load_buffers(self, buffers: Buffers) -> None:  # noqa: B027 - the default has no buffers
+        """Write these values into the model's buffers."""
 
     def buffers(self) -> Buffers:
-        """A copy of the model's buffers."""
+        """Return a copy of the model's buffers."""
+        return Buffers()
 
 
-class Task(Protocol):
+class Task(ABC):
     """A loss, its clients' data and its evaluation."""
 
     num_clients: int
+    draws_random_numbers: bool = False
+    """Whether gradients use torch's global generator (dropout), so that threads must not share."""
+    label_counts: LabelCounts | None = None
+    """Who has which labels, if the task knows; it is stored with the run for reports."""
 
+    @abstractmethod
     def examples(self, client: int) -> int:
-        """How many examples a client holds (1 where that has no meaning)."""
+        """Return how many examples a client holds (1 if that has no meaning)."""
 
+    @abstractmethod
     def initial(self) -> tuple[Tensor, Buffers]:
-        """x_0, and the buffers at the start."""
+        """Return x_0 and the initial buffers."""
 
+    @abstractmethod
     def objective(self) -> Objective:
-        """A replica for one worker; replicas share nothing that changes."""
+        """Return a new replica for one worker. Replicas share nothing that changes."""
 
+    @abstractmethod
     def evaluate(self, x: Tensor, buffers: Buffers) -> Mapping[str, float]:
-        """Figures of the model x̄, such as test_loss and test_accuracy."""
+        """Return metrics of the model x̄, such as test_loss and test_accuracy."""
+
+    def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor] | None:
+        """Return the model's tensors at x̄ by name, or None if the task has no model to store."""
+        return None
+
+    def install(self, x: Tensor, buffers: Buffers) -> nn.Module | None:
+        """Write x̄ into the user's model and return it, or None if there is no such model."""
+        return None
 
 
-class Engine(Protocol):
-    """Where clients run. One verb."""
+class Engine(ABC):
+    """Where clients run. It has one verb, `average`; the rest has defaults or is bookkeeping."""
 
+    def __init__(self) -> None:
+        self.own_requests: Callable[[], Request] = lambda: Request.NONE
+        """Asked for what this process wants after the round; set by whoever plays the rounds."""
+
+    @abstractmethod
     def average(
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
     ) -> Reply:
-        """The mean over the cohort, weighted, of what `phase` returned on each client."""
+        """Return the weighted mean over the cohort of what `phase` returned on each client.
 
+        Raises:
+            AttemptFailed: The mean cannot be taken now; see `attempts`.
+        """
+
+    @abstractmethod
     def client_states(self) -> dict[int, ClientState]:
-        """The states held here, for a checkpoint."""
+        """Return the client states that this process holds, for a checkpoint."""
 
+    @abstractmethod
     def load_client_states(self, states: Mapping[int, ClientState]) -> None:
-        """Puts back what `client_states` gave."""
+        """Restore what `client_states` returned."""
 
+    @abstractmethod
     def close(self) -> None:
-        """Ends threads, processes and connections."""
+        """End all threads, processes and connections."""
+
+    def attempts(self, round: int, cohort: Sequence[int]) -> Iterator[list[int]]:
+        """Yield who takes part in each attempt at a round.
+
+        The first attempt that ends without `AttemptFailed` is the round. By default there is one
+        attempt, with the whole cohort.
+        """
+        yield list(cohort)
+
+    def requests(self) -> Request:
+        """Return what any process of the run has asked for in the round just played."""
+        return self.own_requests()
+
+    def notes(self) -> dict[str, Any]:
+        """Return what this engine adds to the record of the round just played."""
+        return {}
+
+
+class AttemptFailed(Exception):  # noqa: N818 - not an error: the round is attempted again
+    """Raised by `Engine.average` when the round must be attempted again, perhaps with fewer."""

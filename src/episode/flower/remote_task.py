@@ -16,7 +16,7 @@ from torch import Tensor
 
 from episode.core.algorithm import Algorithm
 from episode.errors import EpisodeError
-from episode.federation.protocols import Objective
+from episode.federation.protocols import Objective, Task
 from episode.federation.state import Buffers
 from episode.flower.exchange import Outcome, Problem
 from episode.flower.layout import Layout
@@ -37,7 +37,7 @@ class Evaluation:
     seconds: float
 
 
-class RemoteTask:
+class RemoteTask(Task):
     """The model of the initial arrays, at the sites that have the data for it."""
 
     def __init__(

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from episode.core.algorithm import Algorithm
 from episode.engines.simulation import add_reply
-from episode.federation.protocols import Phase, Reply
+from episode.federation.protocols import Engine, Phase, Reply
 from episode.federation.state import ClientState
 from episode.flower.exchange import Outcome, Problem
 from episode.flower.messages import (
@@ -59,12 +59,13 @@ class TooFewReplies(Exception):  # noqa: N818 - the round is tried again
     """Fewer sites than a round must have."""
 
 
-class FlowerEngine:
+class FlowerEngine(Engine):
     """Clients at sites, one each."""
 
     def __init__(
         self, sites: Sites, algorithm: Algorithm, config: ConfigRecord | None = None
     ) -> None:
+        super().__init__()
         self.sites = sites
         self.round = -1
         """The round that is being played, or was last."""
@@ -72,7 +73,7 @@ class FlowerEngine:
         """Who sits the round out, and why."""
         self.cohort: list[int] = []
         """Whom the round's rule named."""
-        self.attempts = 0
+        self._attempts_made = 0
         self._algorithm = algorithm
         self._config = dict(config or {})
         self._kept: dict[int, _Kept] = {}
@@ -127,11 +128,11 @@ class FlowerEngine:
         found: dict[str, Any] = {}
         if missing := {c: self.absent[c] for c in self.cohort if c in self.absent}:
             found["missing"] = {str(c): reason for c, reason in sorted(missing.items())}
-        return found | ({"attempts": self.attempts} if self.attempts > 1 else {})
+        return found | ({"attempts": self._attempts_made} if self._attempts_made > 1 else {})
 
     def look_around(self, attempt: int, seconds: float) -> None:
         """Who is there for the next attempt at a round; up to `seconds` for all to come."""
-        self.attempts = attempt + 1
+        self._attempts_made = attempt + 1
         silent, until, again = list(self.absent), time.monotonic() + seconds, attempt > 0
         while True:
             for node, problem in self.sites.greet(again).items():

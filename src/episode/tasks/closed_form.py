@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from episode.core.vectors import Vector
-from episode.federation.protocols import Draw, Objective, Phase
+from episode.federation.protocols import Draw, Objective, Phase, Task
 from episode.federation.state import Buffers
 from episode.randomness import uniform
 
@@ -20,7 +20,7 @@ Coefficients = Sequence[Tensor]
 STREAMS = {"probe": 0, "local": 1}
 
 
-class ClosedForm(ABC):
+class ClosedForm(Task):
     """F_i(x; ξ) = f_i(x) + ⟨ξ, x⟩: a formula, and noise uniform on [-noise, noise] in its gradient.
 
     Coefficients are `[..., clients, d]` each; leading dimensions are independent problems.
@@ -81,7 +81,7 @@ class ClosedForm(ABC):
         return torch.from_numpy(self.noise * (2 * unit - 1)).to(self.x_0)
 
 
-class _OneClientAtATime:
+class _OneClientAtATime(Objective):
     def __init__(self, task: ClosedForm) -> None:
         self._task = task
         self.x = task.x_0.clone()

@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
 from episode.errors import ClientError, EpisodeError, NotTwiceDifferentiableError
-from episode.federation.protocols import Draw, Objective
+from episode.federation.protocols import Draw, Objective, Task
 from episode.federation.state import Buffers
 from episode.randomness import derive
 from episode.tasks.precision import Precision, check_precision
@@ -23,7 +23,7 @@ Loss = Callable[[nn.Module, Any], Tensor]
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
 
-class NeuralTask:
+class NeuralTask(Task):
     """A model and its clients.
 
     `loss(model, batch)` gives a scalar, the mean over the batch; `evaluate(model)` gives named
@@ -119,7 +119,7 @@ class NeuralTask:
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
 
-class _Replica:
+class _Replica(Objective):
     """A copy of the module whose trainable parameters are views of one work vector."""
 
     def __init__(self, task: NeuralTask) -> None:
