@@ -11,19 +11,15 @@ import statistics
 import time
 
 import torch
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from episode.flower.simulation import require_flower, simulate
-
-require_flower()
-
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict  # noqa: E402
-from flwr.clientapp import ClientApp  # noqa: E402
-from flwr.serverapp import Grid  # noqa: E402
-from flwr.serverapp.strategy import FedAvg  # noqa: E402
-
-from episode.flower import EpisodeStrategy, attach  # noqa: E402
+from episode.flower import EpisodeStrategy, attach
+from episode.flower.simulation import quiet_environment, simulated_grid
 
 SITES, ROUNDS, REPEATS, STEPS, ETA = 4, 10, 3, 4, 0.01
 
@@ -99,7 +95,8 @@ def serve(grid: Grid) -> dict[str, list[float]]:
 
 def main() -> None:
     """One simulation, a line for each strategy."""
-    found = simulate(make_app(), serve, SITES)
+    with quiet_environment(), simulated_grid(make_app(), SITES) as grid:
+        found = serve(grid)
     base = statistics.median(found["Flower's FedAvg"])
     for name, seconds in found.items():
         middle = statistics.median(seconds)

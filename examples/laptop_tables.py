@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from episode.runs.config import Experiment
-from episode.runs.trainer import execute, job_of
+from episode.runs.trainer import job_of, train
 
 ALGORITHMS = (
     "fedavg", "scaffold", "celgc", "naive_parallel_clip", "scaffold_clipped", "episode_unclipped",
@@ -101,7 +101,7 @@ def play(chosen: Experiment, folder: Path) -> dict[str, Any]:
     target = folder / chosen.name
     summary = target / "summary.json"
     if not summary.exists():
-        execute(job_of(chosen), target)
+        train(job_of(chosen), target)
     result: dict[str, Any] = json.loads(summary.read_text())
     metrics = {k: round(v, 4) for k, v in result["metrics"].items()}
     print(f"{target.name}: {result['status']} {metrics} {result['seconds']:.0f} s", flush=True)

@@ -19,7 +19,7 @@ from episode.federation.sampling import Cohorts
 from episode.flower.app_files import write_app
 from episode.results.store import CHECKPOINT, read_json, read_rounds
 from episode.runs.config import Experiment, read_experiment
-from episode.runs.trainer import execute, job_of
+from episode.runs.trainer import job_of, train
 from federation import Without
 
 DIGITS = [
@@ -85,7 +85,7 @@ def expected(*more: str, cohorts: Cohorts | None = None) -> torch.Tensor:
     job = job_of(experiment(*more))
     if cohorts is not None:
         object.__setattr__(job.plan, "cohorts", cohorts)
-    return execute(job).x
+    return train(job).x
 
 
 def same(run: Path, x: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ from episode.errors import ClusterError
 from episode.federation.protocols import Task
 from episode.flower.client import Site, add_actions
 from episode.flower.server import FlowerEngine
-from episode.flower.sites import Patience, Sites
+from episode.flower.sites import Limits, Sites
 from episode.results.store import read_rounds
 from episode.testing import check_engine
 from federation import SITES, Net, app, arrays, assert_same, data_of, grid, in_simulation, on_flower
@@ -27,7 +27,7 @@ def engine(task: Task, algorithm: Algorithm) -> FlowerEngine:
     client = ClientApp()
     add_actions(client, lambda context, number, seed: Site(task, number), threads=1)
     network = LocalGrid(client, list(reversed(range(task.num_clients))))
-    sites = Sites(network, Patience(deadline=20, start_seconds=20), 0)
+    sites = Sites(network, Limits(deadline=20, start_seconds=20), 0)
     sites.meet()
     return FlowerEngine(sites, algorithm)
 

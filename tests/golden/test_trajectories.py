@@ -12,7 +12,7 @@ import pytest
 
 from episode import ALGORITHMS
 from episode.runs.config import Experiment
-from episode.runs.trainer import execute, job_of
+from episode.runs.trainer import job_of, train
 
 FILE = Path(__file__).with_name("trajectories.json")
 
@@ -29,7 +29,7 @@ def trajectory(algorithm: str) -> list[list[float]]:
             "cohorts": {"kind": "uniform", "cohort_size": 3},
         }
     )
-    history = execute(job_of(experiment)).history
+    history = train(job_of(experiment)).history
     return [[r["loss"], r["drift"], r["metrics"]["test_loss"]] for r in history if "metrics" in r]
 
 

@@ -13,7 +13,7 @@ from episode.data.partition import by_similarity
 from episode.diagnosis.diagnose import diagnose_task
 from episode.diagnosis.trajectory import Options
 from episode.runs.config import Experiment
-from episode.runs.trainer import execute, job_of
+from episode.runs.trainer import job_of, train
 
 
 def accuracy(algorithm: str) -> float:
@@ -24,7 +24,7 @@ def accuracy(algorithm: str) -> float:
             "record": {"evaluate_every": 0},
         }
     )
-    run = execute(job_of(experiment))
+    run = train(job_of(experiment))
     assert run.status == "finished"
     return float(run.summary["metrics"]["test_accuracy"])
 
@@ -47,7 +47,7 @@ def trained(algorithm: str, eta: float, threshold: float, local_steps: int) -> d
         "budget": {"rounds": 480 // local_steps, "local_steps": local_steps},
         "record": {"evaluate_every": 0},
     }
-    figures: dict[str, float] = execute(job_of(Experiment.from_dict(values))).summary["metrics"]
+    figures: dict[str, float] = train(job_of(Experiment.from_dict(values))).summary["metrics"]
     return figures
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from episode.engines.simulation import Simulation
 from episode.errors import EpisodeError
-from episode.flower import app as flower_app
+from episode.flower.simulation import FlowerSimulation
 from episode.paper import RECIPES, Kitchen, tuning
 from episode.paper.others import CIFAR10, DIGITS
 from episode.paper.snli import TASK as SNLI
 from episode.paper.tuning import study_of, tune_first, with_studies
-from episode.runs.config import read_experiment, to_toml
+from episode.runs.config import identity_of, read_experiment, to_toml
 from episode.studies.search_space import PAPER, THRESHOLD
 from episode.studies.sweep import Orders, sweep
 
@@ -84,14 +86,15 @@ def test_a_sweep_on_flower_runs_there_one_after_the_other(
 ) -> None:
     played: list[str] = []
 
-    def on_flower(job: Any, experiment: Any, *rest: Any) -> Any:
-        played.append(experiment.name)
-        return type("Run", (), {"summary": {"status": "finished"}})
+    @contextmanager
+    def opened(job: Any) -> Any:
+        played.append(identity_of(job.config))
+        yield from Simulation.open.__wrapped__(Simulation, job)
 
-    monkeypatch.setattr(flower_app, "execute_on_flower", on_flower)
+    monkeypatch.setattr(FlowerSimulation, "open", opened)
     experiments = [
         read_experiment(None, ["task=synthetic", "engine.name=flower", f"seed={s}"]) for s in (0, 1)
     ]
     outcomes = sweep(experiments, Orders(tmp_path))
-    assert played == [e.name for e in experiments]
+    assert played == [e.id for e in experiments]
     assert [o.status for o in outcomes] == ["finished", "finished"]

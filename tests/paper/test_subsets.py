@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from episode.runs.config import Experiment
-from episode.runs.trainer import execute, job_of
+from episode.runs.trainer import job_of, train
 
 SUBSETS = Path(os.environ.get("EPISODE_TEST_DATA", "nowhere"))
 PLACES = {
@@ -41,11 +41,11 @@ def test_a_task_trains_resumes_and_evaluates_on_real_data(name: str, tmp_path: P
             "record": {"evaluate_every": 0},
         }
     )
-    whole = execute(job_of(chosen), tmp_path / "whole")
+    whole = train(job_of(chosen), tmp_path / "whole")
     assert whole.status == "finished"
     asked: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        execute(job_of(chosen), tmp_path / "cut", stop=lambda: bool(asked.append(1)) or True)
-    resumed = execute(job_of(chosen), tmp_path / "cut")
+        train(job_of(chosen), tmp_path / "cut", stop=lambda: bool(asked.append(1)) or True)
+    resumed = train(job_of(chosen), tmp_path / "cut")
     assert torch.equal(resumed.x, whole.x)
     assert resumed.summary["metrics"] == whole.summary["metrics"]

@@ -7,7 +7,7 @@ import torch
 
 from episode.paper.synthetic_runs import SyntheticGrid, synthetic
 from episode.runs.config import read_experiment
-from episode.runs.trainer import execute, job_of
+from episode.runs.trainer import job_of, train
 from episode.tasks.synthetic import Quartics, minimum
 
 PUBLISHED = SyntheticGrid(etas=(0.01,), thresholds=(5,))
@@ -52,7 +52,7 @@ def test_an_entry_of_the_batched_table_is_the_run_of_its_config(algorithm: str) 
     """γ = 0.01 · 5, H = 4, seed 3: alone on the simulation engine, and as one of 40 at once."""
     settings = ["task=synthetic", "task.heterogeneity=4", "seed=3", "budget.rounds=50"]
     quiet = ["record.evaluate_every=0", f"algorithm={algorithm}"]
-    run = execute(job_of(read_experiment(None, settings + quiet)))
+    run = train(job_of(read_experiment(None, settings + quiet)))
     rounds = len(run.history)
     grid = SyntheticGrid(etas=(0.01,), thresholds=(5,), rounds=50)
     table = synthetic(algorithm, grid).x

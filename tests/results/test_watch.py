@@ -15,7 +15,7 @@ from episode.results.groups import told_apart
 from episode.results.watch import Follower, Watch, is_locked, sparkline
 from episode.runs.config import read_experiment
 from episode.runs.tensorboard import Tracker
-from episode.runs.trainer import execute, job_of
+from episode.runs.trainer import job_of, train
 
 
 def test_a_follower_reads_what_was_added_and_waits_for_half_lines(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_tracked_events_are_the_rounds(tmp_path: Path) -> None:
 
     experiment = read_experiment(None, ["task=synthetic", "budget.rounds=5"])
     with Tracker(tmp_path) as tracker:
-        run = execute(job_of(experiment), tmp_path, tracker)
+        run = train(job_of(experiment), tmp_path, tracker)
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()
     for tag, key in (("round/loss", "loss"), ("costs/exchanges", "exchanges")):

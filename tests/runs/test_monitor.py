@@ -11,7 +11,7 @@ from episode.core.algorithm import ALGORITHMS
 from episode.errors import EpisodeError
 from episode.runs.config import Experiment
 from episode.runs.monitor import REACH, WINDOW, Monitor
-from episode.runs.trainer import execute, job_of
+from episode.runs.trainer import train, job_of
 
 
 def record(round: int, **changes: Any) -> dict[str, Any]:
@@ -59,16 +59,16 @@ def job(algorithm: str, **schedule: float) -> Any:
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_a_watched_run_is_the_same_run(algorithm: str) -> None:
-    plain = execute(job(algorithm))
+    plain = train(job(algorithm))
     monitor = Monitor(say=lambda text: None)
-    watched = execute(monitor.watch(job(algorithm)), observe=monitor)
+    watched = train(monitor.watch(job(algorithm)), observe=monitor)
     assert torch.equal(plain.x, watched.x)
 
 
 def test_an_exploding_run_of_episode_is_told_and_a_guarded_one_is_not() -> None:
     for name, expected in (("episode", True), ("episode_guarded", False)):
         monitor = Monitor(say=lambda text: None)
-        execute(monitor.watch(job(name, eta=0.1, gamma=0.5)), observe=monitor)
+        train(monitor.watch(job(name, eta=0.1, gamma=0.5)), observe=monitor)
         assert ("exploding local steps" in monitor.said) is expected
 
 

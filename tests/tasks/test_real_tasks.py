@@ -18,7 +18,7 @@ import torch
 
 from episode import EpisodeError, fit
 from episode.runs.config import Experiment, read_experiment
-from episode.runs.trainer import execute, job_of
+from episode.runs.trainer import job_of, train
 from episode.tasks import precision
 from episode.tasks.partitioned import DealtSettings
 from episode.tasks.precision import Precision
@@ -62,7 +62,7 @@ def test_a_task_trains_resumes_and_evaluates(
     name: str, settings: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
     chosen = experiment(settings(name))
-    whole = execute(job_of(chosen), tmp_path / "whole")
+    whole = train(job_of(chosen), tmp_path / "whole")
     assert whole.status == "finished"
     metrics = whole.summary["metrics"]
     assert set(metrics) == {"test_loss", "test_accuracy", "train_loss", "train_accuracy"}
@@ -73,8 +73,8 @@ def test_a_task_trains_resumes_and_evaluates(
         return len(played) == 2
 
     with pytest.raises(KeyboardInterrupt):
-        execute(job_of(chosen), tmp_path / "cut", stop=stop)
-    resumed = execute(job_of(chosen), tmp_path / "cut")
+        train(job_of(chosen), tmp_path / "cut", stop=stop)
+    resumed = train(job_of(chosen), tmp_path / "cut")
     assert len(resumed.history) == 3
     assert torch.equal(resumed.x, whole.x)
     assert resumed.summary["metrics"] == metrics
@@ -119,7 +119,7 @@ def test_snli_learns(settings: Callable[[str], dict[str, Any]]) -> None:
         record={"evaluate_every": 0},
         algorithm="naive_parallel_clip",
     )
-    metrics = execute(job_of(chosen)).summary["metrics"]
+    metrics = train(job_of(chosen)).summary["metrics"]
     assert metrics["train_accuracy"] > 0.7  # by chance 0.33
     assert metrics["test_accuracy"] > 0.5
 
@@ -257,14 +257,14 @@ def silos(folder: Path, **settings: Any) -> Experiment:
 
 
 def test_folders_of_csv_jsonl_and_parquet_are_a_federation(tmp_path: Path) -> None:
-    run = execute(job_of(silos(write_silos(tmp_path / "silos"))))
+    run = train(job_of(silos(write_silos(tmp_path / "silos"))))
     assert run.summary["metrics"]["test_accuracy"] == 1.0
 
 
 def test_the_example_of_three_clinics_learns() -> None:
     folder = Path(__file__).parents[2] / "examples" / "silos"
     chosen = read_experiment(None, ["task=silos", f"task.data={folder}", "budget.rounds=20"])
-    assert execute(job_of(chosen)).summary["metrics"]["test_accuracy"] >= 0.95
+    assert train(job_of(chosen)).summary["metrics"]["test_accuracy"] >= 0.95
 
 
 def test_folders_of_images_are_a_federation(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_a_task_of_ones_own_runs_from_its_file(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "my_task.py"
     chosen = read_experiment(None, [f"task={example}:Waves", "task.noise=0.2"])
     assert chosen.name.startswith("Waves-episode-")
-    run = execute(job_of(chosen), tmp_path / "run")
+    run = train(job_of(chosen), tmp_path / "run")
     assert run.summary["metrics"]["test_accuracy"] > 0.9
     assert read_experiment(tmp_path / "run") == chosen
 

@@ -153,6 +153,12 @@ def shortcuts(
     return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
 
 
+def register(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    app.command(epilog="Example: episode partition digits --similarity 30")(partition)
+    app.add_typer(data_commands, name="data")
+
+
 def show_log(console: Console) -> None:
     """What the data side has to say (preparing takes a while) goes to stderr."""
 

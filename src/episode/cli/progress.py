@@ -1,13 +1,50 @@
-"""How a sweep shows on a terminal: one bar for all of it, one line for each run at work."""
+"""Progress on a terminal: a bar for one run, or for a sweep and each of its active runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from episode.cli.terminal import err
+
+
+class RunProgress:
+    """Progress bars of single runs; without a terminal, a line for each run that starts."""
+
+    def __init__(self, quiet: bool) -> None:
+        columns = (
+            TextColumn("{task.description:<20}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+        )
+        self._quiet = quiet
+        self._bars = Progress(*columns, console=err, disable=quiet or not err.is_terminal)
+
+    def __enter__(self) -> RunProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bars.stop()
+
+    def bar(self, name: str, experiment: Any) -> Callable[[dict[str, Any]], None]:
+        """Return an observer that shows a run's rounds as a bar."""
+        from episode.runs.observers import progress_line
+
+        total = experiment.plan().rounds_to_play
+        task = self._bars.add_task(name, total=total, state="")
+        if not err.is_terminal and not self._quiet:
+            err.print(f"{name}: {total} rounds ...", markup=False)
+
+        def observe(record: dict[str, Any]) -> None:
+            self._bars.update(task, completed=record["round"] + 1, state=progress_line(record))
+
+        return observe
 
 
 class SweepDisplay:
@@ -44,7 +81,9 @@ class SweepDisplay:
         self._tasks[name] = self._bars.add_task(f"  {name}", total=total, state="")
 
     def round(self, name: str, record: dict[str, Any]) -> None:
-        state = f"loss {record['loss']:.3g}" + ("  clipped" if record["clipped"] else "")
+        from episode.runs.observers import progress_line
+
+        state = progress_line(record)
         self._bars.update(self._tasks[name], completed=record["round"] + 1, state=state)
 
     def end(self, outcome: Any) -> None:

@@ -169,7 +169,7 @@ def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> 
     given = [k for k in ("eta", "gamma") if f"schedule.{k}" not in study.space]
     given = given if "threshold" in study.space else []  # what γ/η comes to
     columns = [*study.space, *(f"schedule.{k}" for k in given), metric, "status"]
-    schedules = [t.experiment.schedule.model_dump() for t in trials]
+    schedules = [vars(t.experiment.schedule) for t in trials]
     data = [
         [*t.point.values(), *(s[k] for k in given), t.value, t.status]
         for t, s in zip(trials, schedules, strict=True)

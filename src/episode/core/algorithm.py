@@ -109,6 +109,22 @@ class Algorithm:
         return cls(CORRECTIONS[correction](), CLIPPINGS[clipping](), descent, **rest)
 
     @classmethod
+    def of(cls, algorithm: str | Algorithm) -> Algorithm:
+        """Return the algorithm itself, or the one of this name.
+
+        Raises:
+            EpisodeError: There is no algorithm of this name, or it is neither name nor algorithm.
+        """
+        if isinstance(algorithm, str):
+            return cls.named(algorithm)
+        if not isinstance(algorithm, Algorithm):
+            raise EpisodeError(
+                f"algorithm is a {type(algorithm).__name__}: give a name, such as 'episode', or "
+                "an Algorithm(correction, clipping)."
+            )
+        return algorithm
+
+    @classmethod
     def named(cls, name: str, **options: Any) -> Algorithm:
         """One of the table, with options changed, as in `named("episode", momentum=0.9)`."""
         if name not in ALGORITHMS:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from episode.core.vectors import Scalar
 from episode.errors import EpisodeError, unknown
@@ -23,6 +23,8 @@ class Schedule:
     run; at each milestone η is multiplied by `factor`. `cosine` falls from 1 to `final`. During
     the warm-up the factor rises linearly to 1, starting above 0.
     """
+
+    __pydantic_config__: ClassVar = {"arbitrary_types_allowed": True}  # for Scalar, in configs
 
     eta: Scalar
     gamma: Scalar

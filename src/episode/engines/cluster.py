@@ -1,11 +1,11 @@
 """The processes of one run: how they meet, add up vectors, and find out who is gone.
 
-They meet at torchrun's key-value store, where each says who it is and what it is about to run, so
-that a difference is named before any work. Afterwards the store carries only a few words: a
-checkpoint's parts, and last words. Numbers travel by `add_up`, one all-reduce a time.
+They meet at torchrun's key-value store, where each announces what it is about to run, so that
+differences are reported before any work. Afterwards the store carries only short texts: the names
+of a checkpoint's parts, and error messages. Numbers travel by `add_up`, one all-reduce each.
 
-Nothing here waits longer than `timeout`. Whoever waits looks up once a second whether another has
-failed; who was lost without a word is found by asking: those who are alive answer.
+Nothing here waits longer than `timeout`. A waiting process checks once a second whether another
+has failed. After a failure, processes that do not answer within a few seconds are reported as lost.
 """
 
 from __future__ import annotations
@@ -18,36 +18,40 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # early: its functions keep the process group they find
+import torch.distributed.nn  # early, because its functions keep the process group they find
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from episode.engines.rendezvous import first_line, meeting_point, objection_to
 from episode.errors import ClusterError, EpisodeError
+from episode.federation.processes import Processes
 from episode.version import __version__
 
 PATIENCE = 5.0
-"""Seconds in which whoever is alive answers, once something has gone wrong."""
-_meetings = itertools.count()
+"""Seconds that a live process has to answer once something has gone wrong."""
 
 
 @dataclass
 class Traffic:
-    """What this process has exchanged with the others."""
+    """Amount of data that this process has exchanged with the others."""
 
     collectives: int = 0
     bytes: int = 0
-    """Size of what was added up; a ring all-reduce sends and receives about twice as much."""
+    """Size of the added vectors; a ring all-reduce sends and receives about twice as much."""
 
 
-class Cluster:
-    """One process among the others of a run: `rank` of `size`."""
+class Cluster(Processes):
+    """One of the processes of a run: `rank` of `size`."""
+
+    _store_of_process: ClassVar[tuple[Store, int, int] | None] = None
+    """A process can open torchrun's store only once; all of its runs share it."""
+    _runs_of_process: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
         self.rank = rank
@@ -62,49 +66,50 @@ class Cluster:
 
     @classmethod
     def join(cls, hello: Mapping[str, Any], timeout: float, device: str = "cpu") -> Cluster:
-        """Meets the others; refuses to start with one that is about to run something else.
+        """Meet the other processes; raise an error if one is about to run something else.
 
-        `hello` is the configuration; or `{"error": …}` where this process cannot start, which
-        then is what all of them report.
+        `hello` is the configuration, or `{"error": ...}` if this process cannot start; all
+        processes then report that error.
         """
-        store, rank, size = meeting_point(timeout)
-        # The store outlives a restart, and a process may take part in several runs.
-        meeting = f"episode/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
+        if cls._store_of_process is None:
+            cls._store_of_process = meeting_point(timeout)
+        store, rank, size = cls._store_of_process
+        # The store survives a restart, and a process may take part in several runs.
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        meeting = f"episode/{restarts}/{next(cls._runs_of_process)}"
         cluster = cls(PrefixStore(meeting, store), rank, size, timeout)
         cluster._introduce(hello)
         cluster._connect(device)
         return cluster
 
-    @property
-    def local_rank(self) -> int:
-        """Which of this host's processes it is, and so which of its GPUs it takes."""
-        return int(os.environ.get("LOCAL_RANK", 0))
+    def device(self, name: str) -> str:
+        """Return the GPU of this process's local rank for `cuda`."""
+        return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if name == "cuda" else name
 
-    @property
-    def writes(self) -> bool:
-        """Whether this process writes the run's folder and talks to the user."""
-        return self.rank == 0
+    def summary(self) -> dict[str, Any]:
+        return {"cluster": {"ranks": self.size, "since_last_start": asdict(self.traffic)}}
+
+    def gather(self, subject: str, text: str) -> list[str]:
+        self.tell(subject, text)
+        return [self.hear(subject, rank) for rank in range(self.size)] if self.writes else []
 
     def enter(self, where: str) -> None:
-        """Says what this process is about to do, for whoever has to explain why it cannot go on."""
         self._where = where
         self.tell("where", where)
 
     def add_up(self, flat: Tensor) -> None:
-        """flat ← its sum over all processes: one collective."""
+        """Replace `flat` by its sum over all processes: one collective."""
         self.traffic.collectives += 1
         self.traffic.bytes += flat.nbytes
         self._collect(lambda: dist.all_reduce(flat, async_op=True))
 
-    def from_first(self, data: bytes | None) -> bytes:
-        """What the first process gave, on all of them."""
+    def from_first(self, data: bytes) -> bytes:
         self._shared += 1
         subject = f"size-{self._shared}"
         if self.rank == 0:
-            assert data is not None
             self.tell(subject, str(len(data)))
         size = int(self.hear(subject, 0))
-        content = bytearray(data if self.rank == 0 and data else bytes(size))
+        content = bytearray(data if self.rank == 0 else bytes(size))
         if size:
             tensor = torch.frombuffer(content, dtype=torch.uint8)
             moved = tensor.cuda() if self._works_on_gpu else tensor
@@ -113,11 +118,11 @@ class Cluster:
         return bytes(content)
 
     def tell(self, subject: str, text: str) -> None:
-        """Leaves a few words for the others."""
+        """Leave a short text for the others."""
         self._reach(lambda: self._store.set(f"{subject}/{self.rank}", text))
 
     def hear(self, subject: str, rank: int) -> str:
-        """What another has told, once it has; an error if it fails or the time is over."""
+        """Wait for the text of another process; raise an error if it fails or time runs out."""
         key, deadline, pause = f"{subject}/{rank}", time.monotonic() + self.timeout, 0.001
         while not self._reach(lambda: self._store.check([key])):
             if self._heard_of_failure() or time.monotonic() > deadline:
@@ -129,10 +134,10 @@ class Cluster:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A failure here is told to the others; being ended because of theirs is explained.
+        """Tell the others if this process fails within, and explain an end caused by them.
 
-        (torchrun ends all processes of a run with SIGTERM once one of them is gone. After a failure
-        it is ignored: we end anyway, and there is something to say first.)
+        torchrun ends all processes of a run with SIGTERM once one of them is gone. After a failure
+        SIGTERM is ignored, so that this process can report before it ends.
         """
         in_main = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGTERM, _terminate) if in_main else None
@@ -152,18 +157,18 @@ class Cluster:
             raise
 
     def leave(self) -> None:
-        """Ends the connections that it has made."""
+        """Close the connections that this object has opened."""
         if self._connected and dist.is_initialized():
             dist.destroy_process_group()
 
     def explain(self, reason: str = "") -> ClusterError:
-        """Who is gone: whoever does not answer within a few seconds, or has left last words."""
+        """Return an error that names the processes that failed or do not answer."""
         _ignore_termination()
-        self.leave()  # so that whoever waits for us stops waiting
+        self.leave()  # so that processes waiting for this one stop waiting
         others = set(range(self.size)) - {self.rank}
         failed: dict[int, str] = {}
         last_seen: dict[int, str] = {}
-        with suppress(Exception):  # the store may be gone too: then nobody is known to be alive
+        with suppress(Exception):  # if the store is gone too, nobody is known to be alive
             self._store.set(f"alive/{self.rank}", "yes")
             deadline = time.monotonic() + min(PATIENCE, self.timeout)
             while time.monotonic() < deadline:
@@ -185,9 +190,9 @@ class Cluster:
             raise EpisodeError(objection)
 
     def _linger(self, subject: str) -> None:
-        """Lets the others read what they must before the host of the store ends (a short while).
+        """Wait briefly so that the others can read the store before its host ends.
 
-        (torchrun's store outlives its processes; without torchrun it is the first rank's.)
+        torchrun's store outlives its processes; without torchrun the first rank hosts it.
         """
         with suppress(Exception):
             self.tell(subject, "yes")
@@ -226,7 +231,7 @@ class Cluster:
             ) from None
 
     def _collect(self, start: Callable[[], Any]) -> None:
-        """Starts a collective and waits for it, with an eye on the others."""
+        """Start a collective and wait for it, while watching for failures of the others."""
         deadline = time.monotonic() + self.timeout
         try:
             work = start()
@@ -237,7 +242,7 @@ class Cluster:
             raise self.explain(first_line(error)) from None
 
     def _finished(self, work: Any) -> bool:
-        """Waits for a second at most."""
+        """Wait for at most a second; return whether the collective has finished."""
         if self._works_on_gpu:  # there, wait() returns at once
             until = time.monotonic() + 1.0
             while not work.is_completed():
@@ -249,7 +254,7 @@ class Cluster:
         try:
             work.wait(timedelta(seconds=1))
         except RuntimeError:
-            if work.is_completed():  # it has failed; else the second is over
+            if work.is_completed():  # it failed; otherwise only the second is over
                 raise
             return False
         return True
@@ -285,7 +290,7 @@ def _story(failed: Mapping[int, str], lost: Mapping[int, str], reason: str) -> s
 
 
 class _Terminated(BaseException):
-    """SIGTERM; not an Exception, so that a client's code does not catch it."""
+    """SIGTERM arrived. Not an Exception, so that a client's code does not catch it."""
 
 
 def _terminate(number: int, frame: object) -> None:

@@ -2,9 +2,9 @@
 
 Every rank plays the round. A phase costs one collective: each rank adds up its own clients'
 replies, and vectors, float buffers and all scalars travel in one flat all-reduce. What is not a
-sum travels in a ledger behind the vectors: integers, of which each is written by one rank and left
-zero by the others, cut into pieces that any float type holds exactly. So a float64 metric, an
-integer buffer, a checksum and a wish arrive bit for bit.
+sum travels in a ledger behind the vectors: integers, each written by one rank and left zero by the
+others, cut into pieces that any float type holds exactly. So float64 metrics, integer buffers,
+checksums and requests arrive bit for bit.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
-from enum import IntFlag
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -23,48 +23,62 @@ from episode.core.algorithm import Algorithm
 from episode.engines.cluster import Cluster
 from episode.engines.simulation import Simulation, usable_cores
 from episode.errors import ClusterError
-from episode.federation.protocols import Engine, Phase, Reply, Task
+from episode.federation.job import EngineSettings, Job
+from episode.federation.processes import Processes
+from episode.federation.protocols import Engine, Phase, Reply, Request, Task
 from episode.federation.state import Buffers, ClientState
 from episode.federation.worker import ReplyForm
 
 CHECK_EVERY = 10
-"""Rounds between checks that all ranks hold the same x̄; they cost no collective."""
+"""Rounds between checks that all ranks hold the same x̄; a check costs no collective."""
 _NOTHING = -1
-"""Stands for None in a ledger of float64 bits, where it is a NaN that no arithmetic makes."""
-
-
-class Wish(IntFlag):
-    """What a rank may ask of all: done after the round as soon as one rank asks for it."""
-
-    NONE = 0
-    CHECKPOINT = 1
-    STOP = 2
+"""None in a ledger of float64 bits: the pattern of a NaN that arithmetic never produces."""
 
 
 class Distributed(Engine):
-    """The engine of one rank. `wishes()` is asked at each exchange; `wished` is what any said."""
+    """The engine of one rank.
+
+    Args:
+        task: The task, with the data of this rank's clients at least.
+        algorithm: The algorithm that workers follow.
+        cluster: The processes of the run.
+        workers: Threads of this rank; None shares the host's cores among its ranks.
+    """
+
+    summary: ClassVar[str] = "clients over processes and machines: torchrun -m episode run ..."
 
     def __init__(
-        self,
-        task: Task,
-        algorithm: Algorithm,
-        cluster: Cluster,
-        workers: int | None = None,
-        wishes: Callable[[], Wish] = lambda: Wish.NONE,
+        self, task: Task, algorithm: Algorithm, cluster: Cluster, workers: int | None = None
     ) -> None:
         super().__init__()
         self.cluster = cluster
-        self.wished = Wish.NONE
+        self._requests = Request.NONE
         self._algorithm = algorithm
-        self._wishes = wishes
         self._clients = range(cluster.rank, task.num_clients, cluster.size)
         neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", cluster.size))
         self._here = Simulation(task, algorithm, workers or max(1, usable_cores() // neighbours))
 
+    @classmethod
+    def join(cls, settings: EngineSettings, hello: Mapping[str, Any]) -> Processes:
+        return Cluster.join(hello, settings.timeout_seconds, settings.device)
+
+    @classmethod
+    @contextmanager
+    def open(cls, job: Job) -> Iterator[Distributed]:
+        assert isinstance(job.processes, Cluster)
+        engine = cls(job.task, job.plan.algorithm, job.processes, job.engine.workers)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
+    def requests(self) -> Request:
+        return self._requests
+
     def average(
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
     ) -> Reply:
-        """The weighted mean over the cohort: added up on each rank, then over the ranks."""
+        """Return the weighted mean over the cohort: a sum on each rank, then over the ranks."""
         self.cluster.enter(f"in the {phase} phase of round {broadcast['round']}")
         total = sum(weights)
         mine = [k for k, client in enumerate(cohort) if client in self._clients]
@@ -75,7 +89,7 @@ class Distributed(Engine):
         return self._exchange(form, part, cohort, mine, broadcast)
 
     def client_states(self) -> dict[int, ClientState]:
-        """Those of this rank's own clients."""
+        """Return the states of this rank's own clients."""
         states = self._here.client_states()
         return {client: states[client] for client in self._clients}
 
@@ -93,7 +107,7 @@ class Distributed(Engine):
         mine: Sequence[int],
         broadcast: Mapping[str, Any],
     ) -> Reply:
-        """The mean, from this rank's part of it and its places in the cohort: one collective."""
+        """Return the mean, given this rank's part and its places in the cohort: one collective."""
         x, buffers = broadcast["x"], broadcast["buffers"]
         rank, size = self.cluster.rank, self.cluster.size
         if not mine:
@@ -104,7 +118,7 @@ class Distributed(Engine):
             metrics[place] = _bits([part.metrics[name][row] for name in form.metrics])
         words = _ledger(size, 2)
         checks = broadcast["round"] % CHECK_EVERY == 0
-        words[rank] = torch.tensor([_checksum(x) if checks else 0, int(self._wishes())])
+        words[rank] = torch.tensor([_checksum(x) if checks else 0, int(self.own_requests())])
         sums = [part.vectors[name] for name in form.vectors]
         ledgers = [metrics, words]
         if form.has_buffers:
@@ -116,7 +130,7 @@ class Distributed(Engine):
         self._add_up(sums, ledgers)
         if checks and len(set(words[:, 0].tolist())) > 1:
             raise _disagreement(words[:, 0].tolist(), broadcast["round"])
-        self.wished = Wish(functools.reduce(operator.or_, words[:, 1].tolist()))
+        self._requests = Request(functools.reduce(operator.or_, words[:, 1].tolist()))
         mean = Reply(dict(zip(form.vectors, sums, strict=False)))
         if form.has_buffers:
             served = sorted({client % size for client in cohort})
@@ -126,7 +140,7 @@ class Distributed(Engine):
         return mean
 
     def _add_up(self, sums: list[Tensor], ledgers: list[Tensor]) -> None:
-        """All of these, in place, over the ranks."""
+        """Add up all of these over the ranks, in place."""
         integers = torch.cat([ledger.reshape(-1) for ledger in ledgers])
         pieces = integers.view(_piece(sums[0].dtype)).to(sums[0])
         flat = torch.cat([*sums, pieces])
@@ -145,7 +159,7 @@ def _ledger(rows: int, columns: int) -> Tensor:
 
 
 def _piece(dtype: torch.dtype) -> torch.dtype:
-    """The widest integers of which that float type holds every one."""
+    """Return the widest integer type whose values this float type holds exactly."""
     return torch.int16 if torch.finfo(dtype).eps < 2**-16 else torch.int8
 
 
@@ -161,7 +175,7 @@ def _values(bits: Tensor) -> list[float | None]:
 
 
 def _checksum(x: Tensor) -> int:
-    """The sum of x's bit patterns: equal for equal vectors, and all but surely not for others."""
+    """Return the sum of x's bit patterns; other vectors have another one, almost surely."""
     patterns = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
     return int(x.view(patterns).sum(dtype=torch.int64))
 

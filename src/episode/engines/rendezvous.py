@@ -1,4 +1,4 @@
-"""Where the processes of a cluster meet, and whether they may start together."""
+"""How the processes of a cluster find each other, and whether they may start together."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from torch.distributed.rendezvous import rendezvous
 from episode.errors import ClusterError, EpisodeError, differences
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_met: list[tuple[Store, int, int]] = []
 
 
 def under_torchrun() -> bool:
-    """Whether this process was started as one of several, by torchrun or its like."""
+    """Whether torchrun, or a launcher like it, started this process as one of several."""
     return all(os.environ.get(name) for name in _VARIABLES)
 
 
 def objection_to(hellos: Sequence[Mapping[str, Any]]) -> str | None:
-    """Why these may not start together; the same on every rank."""
+    """Return why these processes may not start together, the same on every rank, or None."""
     for rank, hello in enumerate(hellos):
         if "error" in hello:
             return f"Rank {rank} cannot start: {hello['error']}"
@@ -39,15 +38,13 @@ def objection_to(hellos: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def meeting_point(timeout: float) -> tuple[Store, int, int]:
-    """The store at which all meet, this process's rank there, and how many they are."""
+    """Return the shared store, this process's rank, and the number of processes."""
     if not under_torchrun():
         missing = ", ".join(name for name in _VARIABLES if not os.environ.get(name))
         raise EpisodeError(
             f"The distributed engine has nobody to meet ({missing} not set): start it with "
             "torchrun --nproc-per-node 2 -m episode run config.toml"
         )
-    if _met:  # in an earlier run of this process; its host cannot be made twice
-        return _met[0]
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     try:
         store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=timeout)))
@@ -62,11 +59,10 @@ def meeting_point(timeout: float) -> tuple[Store, int, int]:
             f"Rank {rank} on {socket.gethostname()} cannot reach the rendezvous at "
             f"{address} ({reason}): is rank 0 up, and the port open?"
         ) from None
-    _met.append((store, rank, size))
     return store, rank, size
 
 
 def first_line(error: BaseException) -> str:
-    """An error of gloo's or NCCL's without its source file and without its stack."""
+    """Return the first line of an error of gloo or NCCL, without source file and stack."""
     line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return line.rpartition("] ")[2].split(". This is typically")[0][:160].rstrip(". ")

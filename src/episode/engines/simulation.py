@@ -1,7 +1,7 @@
-"""Clients in this process, on worker threads. Fast, exact, and the same for any number of workers.
+"""Clients in this process, on worker threads: fast, exact, and the same for any number of workers.
 
 Each worker has its own replica and serves one client at a time with one intra-op thread; replies
-are added up in client order as they become due. So the result does not depend on who ran what, and
+are added up in client order. So the result does not depend on which worker served which client, and
 memory is a few vectors per worker plus what clients must hold between messages.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from queue import SimpleQueue
-from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,18 +21,29 @@ from torch import Tensor
 from episode.core.algorithm import Algorithm
 from episode.engines.allocator import keep_freed_memory
 from episode.errors import ClientError, EpisodeError
+from episode.federation.job import Job
+from episode.federation.mean import OrderedSum
 from episode.federation.protocols import Engine, Phase, Reply, Task
-from episode.federation.state import Buffers, ClientState
+from episode.federation.state import ClientState
 from episode.federation.worker import Worker
 
 
 class Simulation(Engine):
-    """The engine of one process; `workers=None` takes one thread per core (one on a GPU)."""
+    """The engine of one process.
+
+    Args:
+        task: The task, with the data of all clients.
+        algorithm: The algorithm that workers follow.
+        workers: Number of threads; None for one per core (one on a GPU).
+    """
+
+    summary: ClassVar[str] = "all clients in this process, on worker threads"
+    single_process: ClassVar[bool] = True
 
     def __init__(self, task: Task, algorithm: Algorithm, workers: int | None = None) -> None:
+        super().__init__()
         if workers is not None and workers < 1:
             raise EpisodeError(f"workers is {workers}: it must be 1 or more.")
-        super().__init__()
         keep_freed_memory()
         self._states = [ClientState() for _ in range(task.num_clients)]
         self._first = Worker(task.objective(), algorithm)
@@ -42,18 +53,27 @@ class Simulation(Engine):
         self._idle.put(self._first)
         for _ in range(self.workers - 1):
             self._idle.put(Worker(task.objective(), algorithm))
-        # One inner thread each: workers would compete for cores, and a sum would depend on how many
-        # threads share it. The server's own sums are made in this thread, so it is set here too.
+        # One intra-op thread each: workers would compete for cores, and a sum would depend on how
+        # many threads share it. This thread adds up the server's sums, so it is limited too.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
         self._pool = ThreadPoolExecutor(
             self.workers, "episode-worker", initializer=torch.set_num_threads, initargs=(1,)
         )
 
+    @classmethod
+    @contextmanager
+    def open(cls, job: Job) -> Iterator[Simulation]:
+        engine = cls(job.task, job.plan.algorithm, job.engine.workers)
+        try:
+            yield engine
+        finally:
+            engine.close()
+
     def average(
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
     ) -> Reply:
-        """The weighted mean over the cohort, added up in its order."""
+        """Return the weighted mean over the cohort, added up in its order."""
         total = sum(weights)
         return self.add_up(phase, cohort, [w / total for w in weights], broadcast)
 
@@ -64,8 +84,8 @@ class Simulation(Engine):
         shares: Sequence[float],
         broadcast: Mapping[str, Any],
     ) -> Reply:
-        """What these clients contribute to the mean, each with its share; nothing for nobody."""
-        total = _Sum(shares)
+        """Return the sum of these clients' replies, each times its share; empty without clients."""
+        total = OrderedSum(shares)
         if self.workers == 1:  # no threads to hand over to
             for place, client in enumerate(clients):
                 total.add(place, self._serve(self._first, phase, client, broadcast))
@@ -73,10 +93,10 @@ class Simulation(Engine):
         due: deque[Future[None]] = deque()
         try:
             for place, client in enumerate(clients):
-                if len(due) == 2 * self.workers:  # so few are waiting for their turn
+                if len(due) == 2 * self.workers:  # so that few replies wait for their turn
                     due.popleft().result()
                 due.append(
-                    self._pool.submit(self._serve_apart, total, place, phase, client, broadcast)
+                    self._pool.submit(self._serve_on_thread, total, place, phase, client, broadcast)
                 )
             while due:
                 due.popleft().result()
@@ -96,8 +116,8 @@ class Simulation(Engine):
         self._pool.shutdown(cancel_futures=True)
         torch.set_num_threads(self._threads_before)
 
-    def _serve_apart(
-        self, total: _Sum, place: int, phase: Phase, client: int, broadcast: Mapping[str, Any]
+    def _serve_on_thread(
+        self, total: OrderedSum, place: int, phase: Phase, client: int, broadcast: Mapping[str, Any]
     ) -> None:
         worker = self._idle.get()
         try:
@@ -112,81 +132,27 @@ class Simulation(Engine):
         try:
             reply = serve(client, self._states[client], **broadcast)
         except Exception as error:
-            what = (
-                str(error)
-                if isinstance(error, EpisodeError)
-                else f"{type(error).__name__}: {error}"
-            )
+            known = isinstance(error, EpisodeError)
+            what = str(error) if known else f"{type(error).__name__}: {error}"
             place = f"Client {client} failed in the {phase} phase of round {broadcast['round']}"
             raise ClientError(f"{place}: {what}") from error
-        reply.metrics = {name: _plain(value) for name, value in reply.metrics.items()}
+        reply.metrics = {
+            name: value.item() if isinstance(value, Tensor) else value
+            for name, value in reply.metrics.items()
+        }
         return reply
 
 
-class _Sum:
-    """Replies with their shares, added up in order, by whichever thread brings the next one.
-
-    (It has the vector in its cache. A reply that comes before its turn waits, as a copy.)
-    """
-
-    def __init__(self, shares: Sequence[float]) -> None:
-        self.reply = Reply({}, metrics={})
-        self._shares = shares
-        self._early: dict[int, Reply] = {}
-        self._next = 0
-        self._lock = Lock()
-
-    def add(self, place: int, reply: Reply) -> None:
-        with self._lock:
-            if place != self._next:
-                if "x" in reply.vectors:  # the worker's own, who goes on to another client
-                    reply.vectors["x"] = reply.vectors["x"].clone()
-                self._early[place] = reply
-                return
-            while True:
-                add_reply(self.reply, reply, self._shares[self._next])
-                self._next += 1
-                if self._next not in self._early:
-                    return
-                reply = self._early.pop(self._next)
-
-
 def usable_cores() -> int:
-    """The cores that this process may use, which can be fewer than the machine has."""
+    """Return the number of cores that this process may use; the machine may have more."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _most_workers(task: Task, worker: Worker) -> int:
-    """One per core on a CPU; one where the device is shared, or the model draws random numbers.
+    """Return one per core on a CPU; one if the device is shared or the model draws random numbers.
 
-    (torch's generator belongs to the process: threads that draw from it at the same time could not
-    be repeated.)
+    torch's generator belongs to the process: what threads draw from it at the same time cannot be
+    repeated.
     """
     shared = worker.objective.x.device.type != "cpu"
     return 1 if shared or task.draws_random_numbers else max(1, usable_cores())
-
-
-def add_reply(mean: Reply, reply: Reply, weight: float) -> None:
-    """mean ← mean + weight · reply: vectors and float buffers; integers are the maximum."""
-    for name, vector in reply.vectors.items():
-        if name in mean.vectors:
-            mean.vectors[name].add_(vector, alpha=weight)
-        else:
-            mean.vectors[name] = vector * weight
-    if reply.buffers is not None:
-        mean.buffers = _add_buffers(mean.buffers, reply.buffers, weight)
-    for name, value in reply.metrics.items():
-        mean.metrics.setdefault(name, []).append(value)
-
-
-def _add_buffers(mean: Buffers | None, buffers: Buffers, weight: float) -> Buffers:
-    if mean is None:
-        return Buffers(buffers.floats * weight, buffers.integers)
-    return Buffers(
-        mean.floats.add_(buffers.floats, alpha=weight),
-        torch.maximum(mean.integers, buffers.integers),
-    )
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, Tensor) else value

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntFlag
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
 from episode.core.vectors import Vector
+from episode.federation.processes import Processes
 from episode.federation.state import Buffers, ClientState
+
+if TYPE_CHECKING:
+    from episode.federation.job import EngineSettings, Job
 
 Phase = Literal["probe", "local"]
 """What clients are asked for: the gradient at x̄_r, or I local steps from x̄_r."""
@@ -119,11 +124,41 @@ class Task(ABC):
 
 
 class Engine(ABC):
-    """Where clients run. It has one verb, `average`; the rest has defaults or is bookkeeping."""
+    """Where clients run. It has one verb, `average`; the rest has defaults or is bookkeeping.
+
+    An engine is chosen by name: one of `episode list engines`, `my_engine.py:MyEngine`,
+    `package.module:MyEngine`, or an entry point in the group `episode.engines`.
+    """
+
+    summary: ClassVar[str] = ""
+    """One line for `episode list`."""
+    single_process: ClassVar[bool] = False
+    """Whether a run stays in one process, so that a sweep may play several runs at once."""
 
     def __init__(self) -> None:
         self.own_requests: Callable[[], Request] = lambda: Request.NONE
         """Asked for what this process wants after the round; set by whoever plays the rounds."""
+
+    @classmethod
+    def join(cls, settings: EngineSettings, hello: Mapping[str, Any]) -> Processes:
+        """Return the processes of the run, before its task is built; by default this one alone.
+
+        `hello` is what the processes must agree on, or `{"error": ...}` if this one cannot start.
+        """
+        return Processes()
+
+    @classmethod
+    @contextmanager
+    def open(cls, job: Job) -> Iterator[Engine]:
+        """Open the engine for a job and close it afterwards.
+
+        By default it is made by `cls(task, algorithm)`.
+        """
+        engine = cls(job.task, job.plan.algorithm)  # type: ignore[call-arg]
+        try:
+            yield engine
+        finally:
+            engine.close()
 
     @abstractmethod
     def average(

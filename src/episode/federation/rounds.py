@@ -1,7 +1,8 @@
-"""One round, for every algorithm of the grid, on whatever engine offers `average`."""
+"""One round, for every algorithm of the grid, on any engine."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from episode.core.clipping import is_clipped
 from episode.core.schedule import Schedule
 from episode.core.vectors import Flag, Scalar, norm
 from episode.errors import EpisodeError
-from episode.federation.protocols import Engine, Reply, Task
+from episode.federation.corrections import first_memory_is_probed, mean_memory
+from episode.federation.protocols import AttemptFailed, Engine, Phase, Reply, Task
 from episode.federation.sampling import Cohorts, Full
 from episode.federation.state import ServerState
 
@@ -29,12 +31,14 @@ class Plan:
     rounds: int
     """R, for algorithms that step locally."""
     local_steps: int
-    """I. The budget is R·I iterations: a synchronous algorithm plays as many rounds of one."""
+    """I. The budget is R·I iterations; a synchronous algorithm plays R·I rounds of one step."""
     seed: int = 0
     cohorts: Cohorts = field(default_factory=Full)
+    measure_every: int = 0
+    """One in so many clients reports how large its correction is in a round; 0 for none."""
 
     def check(self, num_clients: int) -> None:
-        """Refuses what cannot be played, before any work."""
+        """Raise an error for what cannot be played, before any work."""
         for name, value in (("rounds", self.rounds), ("local_steps", self.local_steps)):
             if value < 1:
                 raise EpisodeError(f"{name} is {value}: it must be 1 or more.")
@@ -42,7 +46,7 @@ class Plan:
 
     @property
     def rounds_of_one_step(self) -> int:
-        """How many rounds of this plan make one round of I local steps."""
+        """How many rounds of this plan correspond to one round of I local steps."""
         return 1 if self.algorithm.correction.steps_locally else self.local_steps
 
     @property
@@ -51,24 +55,33 @@ class Plan:
         return self.rounds * self.rounds_of_one_step
 
     def step_sizes(self, round: int) -> tuple[Scalar, Scalar]:
-        """(η_r, γ_r); the schedule is laid over the budget, however many rounds it takes."""
+        """Return (η_r, γ_r). The schedule spans the budget, however many rounds that takes."""
         return self.schedule.at(round / self.rounds_of_one_step, self.rounds)
 
 
 @dataclass
 class Telemetry:
-    """What a round tells about itself."""
+    """What a round reports about itself."""
 
     round: int
     cohort: list[int]
     eta: Scalar
     gamma: Scalar
     G_norm: Scalar | None
-    """‖G_r‖; None where the algorithm has no global gradient."""
+    """‖G_r‖; None if the algorithm has no global gradient."""
     clipped: Flag | None
-    """Whether the round was clipped; None where that is not decided by round."""
+    """Whether the round was clipped; None if that is not decided by round."""
     metrics: dict[str, list[Any]]
-    """Of each client of the cohort: loss, clipped (fraction of its steps), largest_norm, drift."""
+    """For each client of the cohort: loss, clipped (share of its steps), largest_norm, drift."""
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Constants of one attempt at a round."""
+
+    cohort: list[int]
+    eta: Scalar
+    gamma: Scalar
 
 
 class Rounds:
@@ -85,96 +98,97 @@ class Rounds:
         ]
 
     def play(self, server: ServerState) -> Telemetry:
-        """One round: probe if the correction asks for it, then local steps or one server step."""
-        plan, correction = self.plan, self.plan.algorithm.correction
-        started = time.perf_counter()
-        cohort = plan.cohorts.at(server.round, self.num_clients, plan.seed)
-        eta, gamma = plan.step_sizes(server.round)
+        """Play one round; what a failed attempt exchanged is not counted."""
+        plan, started = self.plan, time.perf_counter()
+        named = plan.cohorts.at(server.round, self.num_clients, plan.seed)
+        for cohort in self.engine.attempts(server.round, named):
+            counts = dataclasses.replace(server.counts)
+            try:
+                telemetry = self._attempt(server, _Round(cohort, *plan.step_sizes(server.round)))
+            except AttemptFailed:
+                server.counts = counts
+                continue
+            server.round += 1
+            server.counts.seconds += time.perf_counter() - started
+            return telemetry
+        raise EpisodeError(f"No attempt at round {server.round} succeeded.")
+
+    def _attempt(self, server: ServerState, r: _Round) -> Telemetry:
+        """Probe if the correction asks for it, then take local steps or one server step."""
+        algorithm = self.plan.algorithm
         probe: Reply | None = None
-        if correction.probes:
-            probe = self._average("probe", server, cohort, down=1)
-        elif correction.remembers:
+        if algorithm.correction.probes:
+            probe = self._average("probe", server, r.cohort, down=1)
+        elif algorithm.correction.remembers:
             self._prepare_memory(server)
         G = probe.vectors["gradient"] if probe else server.memory  # line 6
         G_norm = math.nan if G is None else norm(G)
-        if correction.steps_locally:
-            reply = self._step_locally(server, cohort, G, G_norm, eta, gamma)
+        if algorithm.correction.steps_locally:
+            reply = self._step_locally(server, r, G, G_norm)
         else:
             assert probe is not None
-            reply = self._step_on_server(server, probe, G_norm, eta, gamma)
-        if reply.metrics["loss"][0] is None:  # I = 1 and the probe re-used: no other loss
+            reply = self._step_on_server(server, r, probe, G_norm)
+        if reply.metrics["loss"][0] is None:  # I = 1 and the probe was reused: no other loss
             assert probe is not None
             reply.metrics["loss"] = probe.metrics["loss"]
-        telemetry = Telemetry(
+        by_round = algorithm.clipping.needs_global
+        return Telemetry(
             server.round,
-            cohort,
-            eta,
-            gamma,
+            r.cohort,
+            r.eta,
+            r.gamma,
             G_norm=None if G is None else G_norm,
-            clipped=(
-                is_clipped(G_norm, eta, gamma) if plan.algorithm.clipping.needs_global else None
-            ),
+            clipped=is_clipped(G_norm, r.eta, r.gamma) if by_round else None,
             metrics=reply.metrics,
         )
-        server.round += 1
-        server.counts.seconds += time.perf_counter() - started
-        return telemetry
 
     def _step_locally(
-        self,
-        server: ServerState,
-        cohort: list[int],
-        G: Tensor | None,
-        G_norm: Scalar,
-        eta: Scalar,
-        gamma: Scalar,
+        self, server: ServerState, r: _Round, G: Tensor | None, G_norm: Scalar
     ) -> Reply:
         algorithm = self.plan.algorithm
-        # After a probe the cohort holds x̄_r already: only G_r goes down. Without one, x̄_r does.
+        # After a probe the cohort already holds x̄_r, and only G_r goes down.
         reply = self._average(
             "local",
             server,
-            cohort,
+            r.cohort,
             down=1 if algorithm.correction.probes or G is None else 2,
             G=G,
             G_norm=G_norm,
-            eta=eta,
-            gamma=gamma,
+            eta=r.eta,
+            gamma=r.gamma,
             local_steps=self.plan.local_steps,
+            measure_every=self.plan.measure_every,
         )
         server.x = reply.vectors["x"]  # line 13
         if reply.buffers is not None:
             server.buffers = reply.buffers
         if server.memory is not None:
-            # G ← G + (1/N) Σ_{i∈S} Δ_i: the mean over all N, of whom S have changed.
-            server.memory = server.memory + reply.vectors["change"] * self._share(cohort)
+            share = sum(self._weights[c] for c in r.cohort) / sum(self._weights)
+            server.memory = mean_memory(server.memory, reply.vectors["change"], share)
         return reply
 
     def _step_on_server(
-        self, server: ServerState, probe: Reply, G_norm: Scalar, eta: Scalar, gamma: Scalar
+        self, server: ServerState, r: _Round, probe: Reply, G_norm: Scalar
     ) -> Reply:
         algorithm = self.plan.algorithm
         if algorithm.descent.momentum and server.velocity is None:
             server.velocity = torch.zeros_like(server.x)
         x, gradient = server.x.clone(), probe.vectors["gradient"].clone()
-        size, g_norm = algorithm.step(x, gradient, None, server.velocity, G_norm, eta, gamma)
+        size, g_norm = algorithm.step(x, gradient, None, server.velocity, G_norm, r.eta, r.gamma)
         server.x = x
         if probe.buffers is not None:
             server.buffers = probe.buffers
-        size_of_cohort = len(probe.metrics["loss"])
-        probe.metrics["clipped"] = [1.0 * (size != eta)] * size_of_cohort
-        probe.metrics["largest_norm"] = [g_norm] * size_of_cohort
-        probe.metrics["drift"] = [0.0] * size_of_cohort
+        clients = len(probe.metrics["loss"])
+        probe.metrics["clipped"] = [1.0 * (size != r.eta)] * clients
+        probe.metrics["largest_norm"] = [g_norm] * clients
+        probe.metrics["drift"] = [0.0] * clients
         return probe
 
     def _prepare_memory(self, server: ServerState) -> None:
-        """SCAFFOLD starts from memories of zero; a clipping that decides by G_r may not.
-
-        With G = 0 it would never clip, and blow up in round 0: so all N clients probe once at x_0.
-        """
+        """Give the server its first memory."""
         if server.memory is not None:
             return
-        if not self.plan.algorithm.clipping.needs_global:
+        if not first_memory_is_probed(self.plan.algorithm):
             server.memory = torch.zeros_like(server.x)
             return
         everyone = list(range(self.num_clients))
@@ -182,9 +196,9 @@ class Rounds:
         server.memory = reply.vectors["gradient"]
 
     def _average(
-        self, phase: Any, server: ServerState, cohort: list[int], down: int, **broadcast: Any
+        self, phase: Phase, server: ServerState, cohort: list[int], down: int, **broadcast: Any
     ) -> Reply:
-        """The engine's verb, and what it cost: `down` vectors of d to each client, replies up."""
+        """Call the engine and count its cost: `down` vectors to each client, and the replies up."""
         reply = self.engine.average(
             phase,
             cohort,
@@ -196,7 +210,7 @@ class Rounds:
         )
         algorithm, counts = self.plan.algorithm, server.counts
         counts.exchanges += 1
-        # Buffers go down with x̄_r, once a round, and come up where they may have changed.
+        # Buffers go down with x̄_r, once a round, and come up if they may have changed.
         first = phase == "probe" or not algorithm.correction.probes
         counts.bytes_down += len(cohort) * (
             down * server.x.nbytes + (server.buffers.nbytes if first else 0)
@@ -213,12 +227,9 @@ class Rounds:
         counts.gradients += len(cohort) * per_client
         return reply
 
-    def _share(self, cohort: list[int]) -> float:
-        return sum(self._weights[c] for c in cohort) / sum(self._weights)
-
 
 def divergence(server: ServerState, telemetry: Telemetry) -> str | None:
-    """Why the run cannot go on, if the last round left the finite numbers; else None."""
+    """Return why the run cannot go on if the last round left the finite numbers, else None."""
     values = [
         (name, float(value))
         for name in ("loss", "largest_norm", "drift")

@@ -2,37 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from episode.errors import EpisodeError
 from episode.randomness import permutation
 
 
-class Cohorts(Protocol):
-    """A rule that names each round's clients, in ascending order."""
+class Cohorts(ABC):
+    """A rule that names the clients of each round, in ascending order."""
 
-    def check(self, num_clients: int) -> None:
-        """Refuses a number of clients that the rule cannot serve."""
-
+    @abstractmethod
     def at(self, round: int, num_clients: int, seed: int) -> list[int]:
-        """The clients of a round."""
+        """Return the clients of a round."""
+
+    def check(self, num_clients: int) -> None:  # noqa: B027 - a rule may serve any number
+        """Raise an error if the rule cannot serve this number of clients."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rule as JSON values: its kind and its fields."""
+        fields = asdict(self)  # type: ignore[call-overload]
+        return {"kind": type(self).__name__.lower(), **fields}
 
 
 @dataclass(frozen=True)
-class Full:
-    """Every client, every round: the paper's setting."""
+class Full(Cohorts):
+    """Every client in every round: the paper's setting.
 
-    def check(self, num_clients: int) -> None:
-        """Serves any number of clients."""
+    Example:
+        >>> Full().at(round=0, num_clients=3, seed=0)
+        [0, 1, 2]
+    """
 
     def at(self, round: int, num_clients: int, seed: int) -> list[int]:
         return list(range(num_clients))
 
 
 @dataclass(frozen=True)
-class Uniform:
-    """S clients drawn without replacement, afresh each round."""
+class Uniform(Cohorts):
+    """S clients drawn without replacement, anew each round.
+
+    Args:
+        cohort_size: S, how many clients take part in a round.
+
+    Example:
+        >>> len(Uniform(2).at(round=0, num_clients=8, seed=0))
+        2
+    """
 
     cohort_size: int
 
@@ -48,11 +65,17 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Cyclic:
-    """Availability that comes and goes: clients in `groups` groups, each there for `period` rounds.
+class Cyclic(Cohorts):
+    """Clients that are available in turn: one group of them for `period` rounds, then the next.
 
-    Client c belongs to group c mod groups. Of those available, S are drawn (all, with
-    `cohort_size=None`).
+    Args:
+        groups: Number of groups; client c belongs to group c mod groups.
+        period: Rounds for which a group is available.
+        cohort_size: S, how many of the available clients are drawn; None for all.
+
+    Example:
+        >>> Cyclic(groups=2).at(round=1, num_clients=6, seed=0)
+        [1, 3, 5]
     """
 
     groups: int
@@ -85,3 +108,7 @@ class Cyclic:
 def _draw(clients: list[int], size: int, seed: int, round: int) -> list[int]:
     order = permutation(len(clients), seed, "cohort", round)[:size]
     return sorted(clients[i] for i in order.tolist())
+
+
+COHORTS: dict[str, type[Cohorts]] = {"full": Full, "uniform": Uniform, "cyclic": Cyclic}
+"""The rules by the name that a config gives them."""

@@ -1,26 +1,33 @@
-"""What one client does when it is asked: probe, or take I local steps (Algorithm 1, lines 3-12).
+"""What a client does in a phase: probe, or take I local steps (Algorithm 1, lines 3 to 12).
 
-Written for vectors `[..., d]`: a replica that holds many clients or runs at once (see
-`engines/batched.py`) goes through the same lines.
+The code works on vectors `[..., d]`, so that one replica can stand for many clients or runs at once
+(see `engines/batched.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
 from episode.core.vectors import Scalar, Vector, add_, copy_, cut, maximum, norm
+from episode.federation.corrections import new_memory, write_shift
 from episode.federation.protocols import Draw, Objective, Phase, Reply
 from episode.federation.state import Buffers, ClientState
+
+LOCAL_METRICS = (
+    "loss", "clipped", "largest_norm", "drift", "correction_norm", "gradient_norm",
+)  # fmt: skip
+"""What a client measures in its local steps; None where a value was not measured."""
 
 
 @dataclass(frozen=True)
 class ReplyForm:
-    """What a reply holds, for an engine that must know before anybody has replied."""
+    """Names of what a reply holds, for engines that must know them in advance."""
 
     vectors: tuple[str, ...]
     has_buffers: bool
@@ -28,16 +35,16 @@ class ReplyForm:
 
     @classmethod
     def of(cls, algorithm: Algorithm, phase: Phase, memorise: bool = False) -> ReplyForm:
-        """The form of `Worker.probe`'s or `Worker.local`'s reply."""
+        """Return the form of the reply of `Worker.probe` or `Worker.local`."""
         if phase == "probe":
             is_only_phase = not (memorise or algorithm.correction.steps_locally)
             return cls(("gradient",), is_only_phase, ("loss",))
         change = ("change",) if algorithm.correction.remembers else ()
-        return cls(("x", *change), True, ("loss", "clipped", "largest_norm", "drift"))
+        return cls(("x", *change), True, LOCAL_METRICS)
 
 
 class Worker:
-    """An objective and the scratch vectors to step on it; serves one client after another."""
+    """An objective and scratch vectors to step on it; it serves one client after another."""
 
     def __init__(self, objective: Objective, algorithm: Algorithm) -> None:
         self.objective = objective
@@ -55,11 +62,11 @@ class Worker:
         buffers: Buffers,
         memorise: bool = False,
     ) -> Reply:
-        """∇F_i(x̄_r; ξ~), averaged over `probe_batches` fresh batches (lines 3 to 5).
+        """Return ∇F_i(x̄_r; ξ~), averaged over `probe_batches` fresh batches (lines 3 to 5).
 
-        The client keeps it: as its anchor for the round's local steps, or, with `memorise`, as its
-        first memory. The pass leaves the model's buffers as they were, except where the gradient
-        is the round's only one (Synchronous).
+        The client keeps it as its anchor for the round's local steps or, with `memorise`, as its
+        first memory. The pass leaves the model's buffers unchanged, unless this gradient is the
+        round's only one (Synchronous).
         """
         self._load(x, buffers)
         count = self.algorithm.probe_batches
@@ -94,18 +101,21 @@ class Worker:
         eta: Scalar,
         gamma: Scalar,
         local_steps: int,
+        measure_every: int = 0,
     ) -> Reply:
-        """x_{t_{r+1}}^i: I steps from x̄_r, each corrected by G_r - G_r^i (lines 7 to 12).
+        """Take I steps from x̄_r, each corrected by G_r - G_r^i (lines 7 to 12).
 
         The reply's x is the work vector itself: read it before this worker serves again.
+        With `measure_every` k, one in k clients reports the norms of its first step's correction
+        and raw gradient.
         """
         self._load(x, buffers)
         shift = self._correction(state, G)
         velocity = self._velocity(state)
-        memory = torch.zeros_like(self.objective.x) if self.algorithm.correction.remembers else None
-        losses: list[Tensor] = []
-        sizes: list[Scalar] = []
-        norms: list[Scalar] = []
+        remembers = self.algorithm.correction.remembers
+        gradients = torch.zeros_like(self.objective.x) if remembers else None
+        seen = _Measured()
+        measures = measure_every > 0 and (round + client) % measure_every == 0
         for step in range(local_steps):
             if step == 0 and self.algorithm.reuse_probe and state.anchor is not None:
                 gradient: Vector = self._cut(state.anchor.clone())
@@ -113,26 +123,24 @@ class Worker:
                 draw = Draw(client, "local", round * local_steps + step)
                 loss, gradient = self.objective.gradient(draw)
                 self.algorithm.descent.decay_(gradient, self.objective.blocks)
-                losses.append(loss)
-            if memory is not None:
-                add_(self._cut(memory), gradient)
+                seen.losses.append(loss)
+            if gradients is not None:
+                add_(self._cut(gradients), gradient)
+            if measures and step == 0 and shift is not None:
+                seen.correction_norm, seen.gradient_norm = norm(shift), norm(gradient)
             size, g_norm = self.algorithm.step(
                 self.objective.blocks, gradient, shift, velocity, G_norm, eta, gamma
             )
-            sizes.append(size)
+            seen.sizes.append(size)
             if g_norm is not None:
-                norms.append(g_norm)
-            del gradient  # so that the next one takes its place, while that is in the cache
+                seen.norms.append(g_norm)
+            del gradient  # the next one then takes its place while that is in the cache
         reply = Reply({"x": self.objective.x}, self.objective.buffers())
-        if memory is not None:
-            reply.vectors["change"] = _memorise(state, memory / local_steps)
+        if gradients is not None:
+            state.memory, reply.vectors["change"] = new_memory(gradients, local_steps, state.memory)
         state.anchor = None
-        reply.metrics = {
-            "loss": _mean(losses) if losses else None,
-            "clipped": sum(1.0 * (size != eta) for size in sizes) / local_steps,
-            "largest_norm": reduce(maximum, norms) if norms else None,
-            "drift": norm(torch.sub(self.objective.x, x, out=self._shift)),
-        }
+        drift = norm(torch.sub(self.objective.x, x, out=self._shift))
+        reply.metrics = seen.metrics(eta, drift)
         return reply
 
     def _load(self, x: Tensor, buffers: Buffers) -> None:
@@ -140,14 +148,11 @@ class Worker:
         self.objective.load_buffers(buffers)
 
     def _correction(self, state: ClientState, G: Tensor | None) -> Vector | None:
-        """G_r - G_r^i, or None for zero."""
+        """Return G_r - G_r^i, or None for zero."""
         if G is None:
             return None
         local = state.memory if self.algorithm.correction.remembers else state.anchor
-        if local is None:
-            self._shift.copy_(G)
-        else:
-            torch.sub(G, local, out=self._shift)
+        write_shift(self._shift, G, local)
         return self._shift_blocks
 
     def _velocity(self, state: ClientState) -> Vector | None:
@@ -161,15 +166,26 @@ class Worker:
         return cut(vector, self.objective.blocks)
 
 
-def _memorise(state: ClientState, memory: Tensor) -> Tensor:
-    """Stores the new memory; returns how it changed.
+@dataclass
+class _Measured:
+    """What was measured in a client's local steps."""
 
-    The memory is the mean raw gradient itself. The popular (x̄ - x_i)/(ηI) equals it only without
-    clipping, decay and momentum.
-    """
-    change = memory if state.memory is None else memory - state.memory
-    state.memory = memory
-    return change
+    losses: list[Tensor] = field(default_factory=list)
+    sizes: list[Scalar] = field(default_factory=list)
+    norms: list[Scalar] = field(default_factory=list)
+    correction_norm: Scalar | None = None
+    gradient_norm: Scalar | None = None
+
+    def metrics(self, eta: Scalar, drift: Scalar) -> dict[str, Any]:
+        """Return the values of LOCAL_METRICS."""
+        return {
+            "loss": _mean(self.losses) if self.losses else None,
+            "clipped": sum(1.0 * (size != eta) for size in self.sizes) / len(self.sizes),
+            "largest_norm": reduce(maximum, self.norms) if self.norms else None,
+            "drift": drift,
+            "correction_norm": self.correction_norm,
+            "gradient_norm": self.gradient_norm,
+        }
 
 
 def _mean(values: list[Tensor]) -> Tensor:

@@ -1,19 +1,35 @@
-"""Flower: an `EpisodeStrategy` for the ServerApp, `attach` for the ClientApp, and our own apps."""
+"""Flower: `EpisodeStrategy` for the ServerApp, `attach` for the ClientApp, and apps of configs.
+
+    strategy = EpisodeStrategy(eta=0.1, gamma=0.1, local_steps=8)           # in the ServerApp
+    result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=20)
+
+    attach(app, model_fn=Net, data_fn=load_data, loss=loss, batch_size=32)  # in the ClientApp
+
+docs/flower.md says how to deploy, and what crosses the wire.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from episode.flower.simulation import require_flower
+
 if TYPE_CHECKING:
-    from episode.flower.strategy import EpisodeStrategy, attach
+    from episode.flower.attachment import attach
+    from episode.flower.strategy import EpisodeStrategy
 
 __all__ = ["EpisodeStrategy", "attach"]
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name on first use, so that `flwr` is needed only by those who use it."""
+    """Import a public name on first use, so that only its users need `flwr`."""
     if name not in __all__:
         raise AttributeError(f"module 'episode.flower' has no attribute {name!r}")
-    from episode.flower import strategy
+    require_flower()
+    if name == "attach":
+        from episode.flower.attachment import attach
 
-    return getattr(strategy, name)
+        return attach
+    from episode.flower.strategy import EpisodeStrategy
+
+    return EpisodeStrategy

@@ -1,9 +1,10 @@
-"""Writes a config as an app that SuperLink and SuperNodes run as it is."""
+"""Write an experiment as an app that SuperLink and SuperNodes can run."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from episode.errors import EpisodeError
@@ -13,16 +14,14 @@ from episode.version import __version__
 
 PACKAGE = "episode_app"
 LONGEST_NAME = 32
-"""Of an app, for Flower."""
+"""Flower's limit on the length of an app's name."""
 
 
 def write_app(folder: Path, experiment: Experiment) -> list[Path]:
-    """Writes the app's files into a new folder; returns them."""
+    """Write the app's files into a new folder and return their paths."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise EpisodeError(f"{folder} is not empty: choose a new folder for the app.")
-    experiment = experiment.model_copy(
-        update={"engine": experiment.engine.model_copy(update={"name": "flower"})}
-    )
+    experiment = replace(experiment, engine=replace(experiment.engine, name="flower"))
     build = experiment.task.build(experiment.seed, experiment.engine.device)
     experiment.plan().check(build.num_clients)
     name = _name(experiment)
@@ -51,7 +50,7 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
 
 
 def _name(experiment: Experiment) -> str:
-    """Letters, digits and hyphens, and not more of them than Flower takes."""
+    """Return a name of letters, digits and hyphens, as short as Flower wants it."""
     words = f"episode-{experiment.task_name}-{experiment.algorithm.label}"
     return re.sub(r"[^A-Za-z0-9]+", "-", words)[:LONGEST_NAME].strip("-")
 

@@ -1,16 +1,14 @@
 """A site: one client of the federation, behind Flower's ClientApp.
 
-Three actions: `query.episode` (who are you, and does your model fit), `train.probe` and
-`train.local`. What a client keeps between messages lies in `context.state`, tagged with the
-exchange that left it there. A SuperNode that was restarted has lost it: the server notices by the
-tag, and gives it back.
+It has three actions: `query.episode` (introduce yourself), `train.probe` and `train.local`. What a
+client keeps between messages is in `context.state`, tagged with the exchange that left it there. A
+restarted SuperNode has lost it: the server notices by the tag, and sends it again.
 """
 
 from __future__ import annotations
 
 import json
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from logging import ERROR
@@ -22,10 +20,12 @@ from flwr.clientapp import ClientApp
 from flwr.supercore import log
 from torch import Tensor
 
+from episode.core.algorithm import Algorithm
 from episode.errors import EpisodeError
 from episode.federation.protocols import Reply, Task
 from episode.federation.state import ClientState
 from episode.federation.worker import Worker
+from episode.flower.cache import WORKERS
 from episode.flower.layout import Layout
 from episode.flower.messages import (
     ANSWER,
@@ -51,15 +51,15 @@ class Site:
     task: Task
     client: int
     layout: Layout | None = None
-    """How the model's arrays form one vector, where the server has them by name."""
+    """How the model's arrays form one vector, if the server has them by name."""
 
 
 MakeSite = Callable[[Context, int, int], Site]
-"""The site of a context, its client's number and the run's seed."""
+"""Makes the site of a context, its client's number and the run's seed."""
 
 
 def add_actions(app: ClientApp, make_site: MakeSite, threads: int | None = None) -> None:
-    """Adds `query.episode`, `train.probe` and `train.local` to an app."""
+    """Add `query.episode`, `train.probe` and `train.local` to an app."""
 
     def answered(serve: Callable[[Message, Context], RecordDict]) -> Any:
         def action(message: Message, context: Context) -> Message:
@@ -67,7 +67,7 @@ def add_actions(app: ClientApp, make_site: MakeSite, threads: int | None = None)
             torch.set_num_threads(threads or before)
             try:
                 content = serve(message, context)
-            except Exception as error:  # noqa: BLE001 - the server must hear of it
+            except Exception as error:  # noqa: BLE001 - reported to the server
                 if not isinstance(error, (EpisodeError, Rejected)):
                     log(ERROR, traceback.format_exc())
                 content = _failed(error, context)
@@ -89,7 +89,7 @@ def add_actions(app: ClientApp, make_site: MakeSite, threads: int | None = None)
 
 
 def partition_of(context: Context) -> tuple[int, int | None]:
-    """The number of this site, and how many there are, if it was told."""
+    """Return the number of this site, and the number of sites if it was given."""
     number = context.node_config.get("partition-id")
     count = context.node_config.get("num-partitions")
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
@@ -104,7 +104,10 @@ def _introduce(
     make_site: MakeSite, message: Message, context: Context, evaluates: bool
 ) -> RecordDict:
     client, partitions = partition_of(context)
-    seed = int(message.content.config_records["config"]["seed"])  # type: ignore[arg-type]
+    config: dict[str, Any] = dict(message.content.config_records["config"])
+    seed = int(config["seed"])
+    if "algorithm" in config:  # a piece of it that this site lacks is reported before round 0
+        Algorithm.from_dict(json.loads(config["algorithm"]))
     site = make_site(context, client, seed)
     x, buffers = site.task.initial()
     answer: dict[str, Any] = {
@@ -124,7 +127,12 @@ def _introduce(
 def _serve(make_site: MakeSite, message: Message, context: Context) -> RecordDict:
     ask = Ask.of(message.content)
     client, _ = partition_of(context)
-    worker = _workers.get(make_site, context, client, ask)
+    key = (context.run_id, client, ask.seed, ask.algorithm)
+
+    def make_worker() -> Worker:
+        return Worker(make_site(context, client, ask.seed).task.objective(), ask.built())
+
+    worker = WORKERS.get(key, make_worker)
     given = _starting_point(ask, message, context, worker.objective.x)
     answer: dict[str, Any] = {"client": client, "round": ask.round, "tag": ask.tag}
     if given is None:
@@ -132,7 +140,7 @@ def _serve(make_site: MakeSite, message: Message, context: Context) -> RecordDic
     state = state_of(given)
     reply = _play(worker, client, state, ask, given)
     arrays = dict(reply.vectors)
-    if ask.phase == "local":  # the server keeps a copy, to give back to a site that has lost it
+    if ask.phase == "local":  # the server keeps a copy for a site that loses its state
         arrays.pop("change", None)
         arrays |= state.tensors()
     if reply.buffers is not None:
@@ -169,13 +177,14 @@ def _play(
         eta=ask.eta,
         gamma=ask.gamma,
         local_steps=ask.local_steps,
+        measure_every=ask.measure_every,
     )
 
 
 def _starting_point(
     ask: Ask, message: Message, context: Context, x: Tensor
 ) -> dict[str, Tensor] | None:
-    """The state to start from and what was sent; None where the state is not here."""
+    """Return the state to start from and what was sent; None if the state is not here."""
     sent = unpack_any(message.content.array_records[ARRAYS], x.dtype)
     held: dict[str, Tensor] = {}
     if STATE in message.content.array_records:
@@ -189,7 +198,7 @@ def _starting_point(
 
 
 def _keep(context: Context, ask: Ask, state: ClientState, given: dict[str, Tensor]) -> None:
-    """Leaves for the next message what it will need: after a probe, x̄_r and its buffers too."""
+    """Keep what the next message needs: the state and, after a probe, x̄_r and its buffers."""
     record = state_arrays(state)
     if state.anchor is not None:
         point = {name: given.get(name) for name in ("x", "floats", "integers")}
@@ -210,29 +219,3 @@ def _failed(error: Exception, context: Context) -> RecordDict:
 def _functions(app: ClientApp) -> dict[str, Any]:
     functions: dict[str, Any] = app._registered_funcs
     return functions
-
-
-class _Workers:
-    """The last few workers of this process: building one may mean reading its data.
-
-    (A SuperNode starts a process for each message, but a simulation's serve many.) Workers are
-    a pure function of their key, so that losing them costs time only.
-    """
-
-    MOST = 4
-
-    def __init__(self) -> None:
-        self._held: OrderedDict[Any, Worker] = OrderedDict()
-
-    def get(self, make_site: MakeSite, context: Context, client: int, ask: Ask) -> Worker:
-        key = (context.run_id, client, ask.seed, ask.algorithm)
-        if key not in self._held:
-            site = make_site(context, client, ask.seed)
-            self._held[key] = Worker(site.task.objective(), ask.built())
-        self._held.move_to_end(key)
-        while len(self._held) > self.MOST:
-            self._held.popitem(last=False)
-        return self._held[key]
-
-
-_workers = _Workers()

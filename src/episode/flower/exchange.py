@@ -1,4 +1,4 @@
-"""Messages to nodes and their replies, with a deadline: nobody is waited for longer."""
+"""Messages to nodes and their replies, with a deadline for each."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from episode.flower.messages import label_of
 
 T = TypeVar("T")
 SUPERLINK_SECONDS = 60.0
-"""How long the SuperLink may be out of reach; in a phase, as long as sites may be, if that is more
-(a large model takes its time on this way, too)."""
+"""How long the SuperLink may be out of reach. In a phase it has at least as long as the sites have,
+because a large model takes its time to be sent."""
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Why there is no reply that can be used."""
+class Failure:
+    """Why a node gave no reply that can be used; the reason continues a sentence about the site."""
 
     reason: str
     client: int = -1
-    """Whose reply it would be, where it says so."""
+    """The client concerned, or -1 if that is not known."""
     gone: bool = False
-    """Whether the node is not there, as far as the SuperLink knows."""
+    """Whether the SuperLink no longer knows the node."""
 
 
-Outcome = RecordDict | Problem
+Outcome = RecordDict | Failure
 _GONE = (3, 4, 5)
-"""Flower's codes for a message or a reply that is not available, and for a node that is not."""
+"""Flower's error codes for a message, a reply or a node that is not available."""
 
 
 def exchange(
     grid: Grid, contents: Mapping[int, RecordDict], kind: str, seconds: float, group: str
 ) -> dict[int, Outcome]:
-    """One message to each node, and its reply, or what is wrong, from each of them."""
+    """Send one message to each node; return each node's reply or failure."""
     limit = max(seconds, SUPERLINK_SECONDS)
     due = push(grid, contents, kind, seconds, group, limit)
     replies: dict[int, Outcome] = {}
@@ -51,33 +51,33 @@ def exchange(
         if due:
             time.sleep(pause)
             pause = min(1.3 * pause, 0.25)
-    silent = Problem(f"did not reply within {seconds:.3g} s")
+    silent = Failure(f"did not reply within {seconds:.3g} s")
     return {node: replies.get(node, silent) for node in contents}
 
 
 def nodes_of(grid: Grid) -> set[int]:
-    """The nodes that are connected, as far as the SuperLink knows."""
+    """Return the nodes that the SuperLink takes for connected."""
     return within(SUPERLINK_SECONDS, lambda: set(grid.get_node_ids()))
 
 
 def within(seconds: float, ask: Callable[[], T]) -> T:
-    """What a call to the SuperLink returns or raises; a ClusterError if that takes too long.
+    """Return what a call to the SuperLink returns, or raise a ClusterError if it takes too long.
 
-    Flower tries for ever to reach a SuperLink that is gone. So the call has a thread of its own;
-    this one waits, and holds none of Flower's locks when a signal tells the process to end.
+    Flower never gives up on a SuperLink that is gone. So the call runs on a thread of its own, and
+    this thread, which waits, holds none of Flower's locks when a signal ends the process.
     """
     answer: Future[T] = Future()
 
     def call() -> None:
         try:
             answer.set_result(ask())
-        except BaseException as error:  # noqa: BLE001 - raised again below, by whoever asked
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
             answer.set_exception(error)
 
     Thread(target=call, name="episode-superlink", daemon=True).start()
     until = time.monotonic() + seconds
     while not answer.done() and time.monotonic() < until:
-        wait([answer], timeout=0.5)  # a signal is seen between two waits
+        wait([answer], timeout=0.5)  # signals are handled between two waits
     if not answer.done():
         raise ClusterError(f"The SuperLink did not answer within {seconds:.3g} s.")
     return answer.result()
@@ -91,7 +91,7 @@ def push(
     group: str,
     limit: float = SUPERLINK_SECONDS,
 ) -> dict[str, int]:
-    """Sends a message to each node; returns the nodes by their message's id."""
+    """Send a message to each node; return the nodes by the id of their message."""
     due: dict[str, int] = {}
     for node, content in contents.items():
         message = Message(content, node, kind, ttl=seconds + 5.0, group_id=group)
@@ -104,12 +104,12 @@ def _sent(grid: Grid, message: Message) -> list[str]:
 
 
 def pull(grid: Grid, due: dict[str, int], limit: float = SUPERLINK_SECONDS) -> dict[int, Outcome]:
-    """The replies that have come, which are then no longer due."""
+    """Return the replies that have arrived, and remove their messages from `due`."""
     replies: dict[int, Outcome] = {}
     if not due:
         return replies
     for reply in within(limit, lambda: list(grid.pull_messages(list(due)))):
-        # An error that the SuperLink makes for a dead node does not carry that node's number.
+        # An error that the SuperLink reports for a dead node does not carry that node's id.
         node = due.pop(reply.metadata.reply_to_message_id, None)
         if node is not None:
             replies[node] = _outcome(reply)
@@ -121,9 +121,9 @@ def _outcome(reply: Message) -> Outcome:
         reason = (reply.error.reason or "").strip() or "no reason given"
         last = reason.splitlines()[-1][:200]
         code = reply.error.code
-        return Problem(f"was lost (Flower's error {code}: {last})", gone=code in _GONE)
+        return Failure(f"was lost (Flower's error {code}: {last})", gone=code in _GONE)
     answer = label_of(reply.content)
     if answer.get("status") == "failed":
         client = answer.get("client", -1)
-        return Problem(f"failed: {answer.get('error')}", client if type(client) is int else -1)
+        return Failure(f"failed: {answer.get('error')}", client if type(client) is int else -1)
     return reply.content

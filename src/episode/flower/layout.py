@@ -1,4 +1,4 @@
-"""Between a model's named arrays and the one vector x̄ that the algorithms work on."""
+"""Converts between a model's named arrays and the one vector x̄ that algorithms work on."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Shapes = dict[str, list[int]]
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes, in the vector's order, of what is trained and what goes with it."""
+    """Names and shapes of a model's parameters and buffers, in the vector's order."""
 
     trained: Shapes
     floats: Shapes
-    """Buffers that are averaged."""
+    """Buffers whose mean is taken."""
     integers: Shapes
-    """Buffers of which the maximum is taken."""
+    """Buffers whose maximum is taken."""
     aliases: dict[str, str]
     """Other names of trained parameters (tied weights)."""
     frozen: dict[str, int]
-    """Parameters that are not trained and stay at home, with a checksum."""
+    """Parameters that are not trained and not sent, each with a checksum."""
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
-        """The layout of a model, as `tasks.neural` flattens it."""
+        """Return the layout of a model, in the order in which `tasks.neural` flattens it."""
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         names = {id(p): n for n, p in trained.items()}
         buffers = dict(model.named_buffers())
@@ -55,7 +55,7 @@ class Layout:
         return asdict(self)
 
     def objection(self, arrays: Mapping[str, Tensor]) -> str | None:
-        """Why these arrays are not this model's, if they are not."""
+        """Return why these arrays do not fit this model, or None if they do."""
         for name, shape in self.trained.items():
             if name not in arrays:
                 return f"trains {name}, which the initial arrays do not have"
@@ -74,13 +74,13 @@ class Layout:
         return f"cannot train arrays of several types ({', '.join(dtypes)})" if dtypes[1:] else None
 
     def split(self, arrays: Mapping[str, Tensor], buffers: Buffers) -> tuple[Tensor, Buffers]:
-        """x̄ and the buffers of these arrays; a buffer that they do not have keeps its value."""
+        """Return x̄ and the buffers of these arrays; a missing buffer keeps its value."""
         x = torch.cat([arrays[name].reshape(-1) for name in self.trained])
         floats = _replaced(self.floats, buffers.floats.to(x.dtype), arrays)
         return x, Buffers(floats, _replaced(self.integers, buffers.integers, arrays))
 
     def join(self, x: Tensor, buffers: Buffers, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The arrays of x̄ under the names, in the order and of the types of `like`."""
+        """Return x̄ as arrays with the names, order and types of `like`."""
         values = _cut(self.trained, x)
         values |= _cut(self.floats, buffers.floats) | _cut(self.integers, buffers.integers)
         values |= {alias: values[name] for alias, name in self.aliases.items()}

@@ -1,7 +1,7 @@
 """What crosses the wire: arrays and scalars in Flower's records, checked before they are used.
 
-A message is an `Ask` (which phase of which round, with which constants), arrays, and, for a site
-that does not hold it, the client's state. A reply names what it replies to. Nothing is pickled.
+A message holds an `Ask` (which phase of which round, with which constants), arrays and, if the site
+does not have it, the client's state. A reply names the message that it answers. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -31,13 +31,13 @@ ASK, ANSWER, ARRAYS, STATE, METRICS, CONFIG = (
 )
 PROTOCOL = 1
 _HEADER = 4096
-"""More bytes than the header of a serialised array has."""
+"""Upper bound on the bytes that a serialised array has beyond its values."""
 
 Form = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
-class Rejected(Exception):  # noqa: N818 - a reply is; nothing has failed
-    """A reply that may not be used, and why."""
+class Rejected(Exception):  # noqa: N818 - the reply is rejected; the run has not failed
+    """A reply must not be used; the message says why."""
 
     def __init__(self, reason: str, non_finite: bool = False) -> None:
         super().__init__(reason)
@@ -46,27 +46,28 @@ class Rejected(Exception):  # noqa: N818 - a reply is; nothing has failed
 
 @dataclass(frozen=True)
 class Ask:
-    """What a site is asked for. It also says what the site's state must be, by its tag."""
+    """What a site is asked to do, and which state it must start from."""
 
     phase: Phase
     round: int
     tag: str
-    """Names this exchange; the state that the site holds afterwards is known by it."""
+    """Name of this exchange, and of the state that the site holds after it."""
     expects: str
-    """The tag of the state to start from; empty for none."""
+    """Tag of the state to start from; empty for none."""
     seed: int
     algorithm: str
-    """As JSON."""
+    """The algorithm as JSON."""
     memorise: bool = False
     eta: float = 0.0
     gamma: float = 0.0
     G_norm: float = 0.0
     local_steps: int = 0
+    measure_every: int = 0
     protocol: int = PROTOCOL
 
     @classmethod
     def of(cls, content: RecordDict) -> Ask:
-        """The ask of a message."""
+        """Read the ask of a message."""
         values: dict[str, Any] = dict(content.config_records[ASK])
         if values.get("protocol") != PROTOCOL:
             raise Rejected(
@@ -74,6 +75,10 @@ class Ask:
                 "install the same version of episode-fl on server and sites"
             )
         return cls(**values)
+
+    def starting_from(self, tag: str) -> Ask:
+        """Return the same ask, for a site whose state has this tag."""
+        return replace(self, expects=tag)
 
     def record(self) -> ConfigRecord:
         return ConfigRecord(asdict(self))
@@ -83,7 +88,7 @@ class Ask:
 
 
 def pack(tensors: Mapping[str, Tensor | None]) -> ArrayRecord:
-    """Arrays of these tensors; what is None or empty stays at home."""
+    """Return these tensors as arrays, without those that are None or empty."""
     arrays = {
         name: Array(_storable(t.detach().cpu()).numpy())
         for name, t in tensors.items()
@@ -93,7 +98,7 @@ def pack(tensors: Mapping[str, Tensor | None]) -> ArrayRecord:
 
 
 def form_of(tensors: Mapping[str, Tensor | None]) -> Form:
-    """The form that `pack` gives them."""
+    """Return the shapes and types that `pack` gives these tensors."""
     return {
         name: (tuple(t.shape), t.dtype)
         for name, t in tensors.items()
@@ -102,14 +107,14 @@ def form_of(tensors: Mapping[str, Tensor | None]) -> Form:
 
 
 def unpack(record: ArrayRecord, form: Form) -> dict[str, Tensor]:
-    """The tensors of a record; rejected unless they are of this form, to the byte."""
+    """Return the tensors of a record; reject it unless it has exactly this form."""
     if set(record) != set(form):
         raise Rejected(f"sent the arrays {sorted(record)} instead of {sorted(form)}")
     return {name: _tensor(name, record[name], *form[name]) for name in form}
 
 
 def unpack_any(record: ArrayRecord, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors of a record from our own side."""
+    """Return the tensors of a record that this side has packed itself."""
     return {
         name: _tensor(name, a, tuple(a.shape), torch.int64 if name == "integers" else dtype)
         for name, a in record.items()
@@ -117,7 +122,7 @@ def unpack_any(record: ArrayRecord, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def check_finite(tensors: Mapping[str, Tensor], metrics: Mapping[str, Any]) -> None:
-    """Rejects a reply with a NaN or an infinity anywhere."""
+    """Reject a reply that has a NaN or an infinity anywhere."""
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise Rejected(f"sent a {name} that is not finite", non_finite=True)
@@ -127,12 +132,12 @@ def check_finite(tensors: Mapping[str, Tensor], metrics: Mapping[str, Any]) -> N
 
 
 def label_of(content: RecordDict) -> dict[str, Any]:
-    """What a reply says that it is; empty where it does not."""
+    """Return what a reply says about itself; empty if it says nothing."""
     return dict(content.config_records.get(ANSWER, ConfigRecord()))
 
 
 def metrics_of(content: RecordDict, names: tuple[str, ...]) -> dict[str, float | None]:
-    """Numbers by name; those that were not measured are None."""
+    """Return metrics by name; those that were not measured are None."""
     record = content.metric_records.get(METRICS, MetricRecord())
     values = {name: record.get(name) for name in names}
     for name, value in values.items():
@@ -142,24 +147,24 @@ def metrics_of(content: RecordDict, names: tuple[str, ...]) -> dict[str, float |
 
 
 def state_arrays(state: ClientState, **more: Tensor | None) -> ArrayRecord:
-    """A client's whole state, as its site holds it or is given it."""
+    """Return a client's whole state as arrays."""
     held = {"anchor": state.anchor, "memory": state.memory, "velocity": state.velocity}
     return pack({**held, **more})
 
 
 def state_of(tensors: Mapping[str, Tensor]) -> ClientState:
-    """The state of `state_arrays`."""
+    """Return the state that `state_arrays` packed."""
     return ClientState(tensors.get("anchor"), tensors.get("memory"), tensors.get("velocity"))
 
 
 def buffers_of(tensors: Mapping[str, Tensor]) -> Buffers:
-    """Buffers that were packed as `floats` and `integers`."""
+    """Return buffers that were packed as `floats` and `integers`."""
     none = Buffers()
     return Buffers(tensors.get("floats", none.floats), tensors.get("integers", none.integers))
 
 
 def _storable(tensor: Tensor) -> Tensor:
-    """As numpy can hold it: bfloat16 travels as its bits."""
+    """Return the tensor as numpy can hold it: bfloat16 travels as its bits."""
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
 
 

@@ -1,4 +1,4 @@
-"""A task whose model and data are at the sites: the server knows names, shapes and numbers."""
+"""A task whose model and data are at the sites; the server knows only names and shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from episode.core.algorithm import Algorithm
 from episode.errors import EpisodeError
 from episode.federation.protocols import Objective, Task
 from episode.federation.state import Buffers
-from episode.flower.exchange import Outcome, Problem
+from episode.flower.exchange import Failure, Outcome
 from episode.flower.layout import Layout
 from episode.flower.sites import Introduction, Sites
 from episode.randomness import permutation
@@ -28,7 +28,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a model is evaluated: by the server's own function, and at a share of the sites."""
+    """How a model is evaluated: by the server's own function and by a share of the sites."""
 
     fraction: float
     config: ConfigRecord
@@ -38,16 +38,13 @@ class Evaluation:
 
 
 class RemoteTask(Task):
-    """The model of the initial arrays, at the sites that have the data for it."""
+    """The model of the initial arrays, and the sites that have data for it."""
 
     def __init__(
         self, arrays: Mapping[str, Tensor], evaluation: Evaluation, result: Result
     ) -> None:
         self.num_clients = 0
-        self.buffers = Buffers()
-        """Those of the model that was asked for last."""
         self.sites: Sites | None = None
-        self.rounds_played: Callable[[], int] = lambda: 0
         self._arrays = arrays
         self._evaluation = evaluation
         self._result = result
@@ -64,7 +61,7 @@ class RemoteTask(Task):
         return self.layout.trained
 
     def objection(self, site: Introduction) -> str | None:
-        """Why a site may not take part, if its model is not that of the initial arrays."""
+        """Return why a site's model is not that of the initial arrays, or None if it is."""
         if site.layout is None:
             return "has no model: call attach(app, ...) in its ClientApp"
         reason = site.layout.objection(self._arrays)
@@ -79,7 +76,7 @@ class RemoteTask(Task):
         return reason
 
     def meet(self, sites: Sites, algorithm: Algorithm) -> None:
-        """Takes over what the sites have said about themselves."""
+        """Take over what the sites have said about themselves."""
         self.sites = sites
         self.num_clients = sites.num_clients
         if algorithm.weighting == "examples" and len(sites.known) < self.num_clients:
@@ -102,20 +99,16 @@ class RemoteTask(Task):
         raise EpisodeError("The data are at the sites: gradients can only be asked of them.")
 
     def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor]:
-        """The model's arrays at x̄, to store beside a run."""
-        self.buffers = buffers
+        """Return the model's arrays at x̄, to be stored with the run."""
         return self.layout.join(x, buffers, self._arrays)
 
     def arrays(self, x: Tensor, buffers: Buffers) -> ArrayRecord:
         return ArrayRecord(self.state_dict(x, buffers))
 
-    def install(self, x: Tensor, buffers: Buffers) -> None:
-        """The model is not here; remembers the buffers that belong to x̄."""
-        self.buffers = buffers
-
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
-        """Figures of the server's own function, and the sites' mean, as `sites_…`."""
-        played, arrays = self.rounds_played(), self.arrays(x, buffers)
+        """Return metrics of the server's own function, and the sites' mean as `sites_…`."""
+        assert self.sites is not None
+        played, arrays = self.sites.round + 1, self.arrays(x, buffers)
         metrics: dict[str, float] = {}
         if self._evaluation.function:
             found = self._evaluation.function(played, arrays)
@@ -129,7 +122,7 @@ class RemoteTask(Task):
         return metrics
 
     def _at_sites(self, round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """The mean of what the sites' own `evaluate` functions say, weighted as Flower does."""
+        """Return the mean of the sites' own `evaluate` functions, weighted as Flower does."""
         assert self.sites is not None
         able = [c for c in sorted(self.sites.connected()) if self.sites.known[c].evaluates]
         count = math.ceil(self._evaluation.fraction * len(able))
@@ -139,19 +132,19 @@ class RemoteTask(Task):
         config = ConfigRecord({**self._evaluation.config, "server-round": round})
         content = RecordDict({"arrays": arrays, "config": config})
         chosen = {able[k]: content for k in sorted(order)}
-        replies = self.sites.ask(chosen, "evaluate", round, self._evaluation.seconds)
+        replies = self.sites.ask(chosen, "evaluate", round - 1, self._evaluation.seconds)
         good = [r for c, r in replies.items() if self._is_usable(c, r)]
         return aggregate_metricrecords(good, self._evaluation.weighted_by) if good else None  # type: ignore[arg-type]
 
     def _is_usable(self, client: int, reply: Outcome) -> bool:
         key = self._evaluation.weighted_by
-        if isinstance(reply, Problem):
-            problem = reply.reason
+        if isinstance(reply, Failure):
+            failure = reply.reason
         elif len(reply.metric_records) != 1 or key not in next(iter(reply.metric_records.values())):
-            problem = f"sent no metrics with {key!r}"
+            failure = f"sent no metrics with {key!r}"
         else:
             return True
-        log(WARNING, "Site %d was not evaluated: it %s", client, problem)
+        log(WARNING, "Site %d was not evaluated: it %s", client, failure)
         return False
 
 

@@ -1,9 +1,9 @@
-"""Reads what a site answered; rejects, with a reason, what may not be used."""
+"""Read the replies of sites, and reject with a reason what must not be used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.app import ArrayRecord, RecordDict
@@ -16,6 +16,7 @@ from episode.federation.state import ClientState
 from episode.federation.worker import ReplyForm
 from episode.flower.messages import (
     ARRAYS,
+    Ask,
     Form,
     Rejected,
     buffers_of,
@@ -27,58 +28,51 @@ from episode.flower.messages import (
 )
 
 
-@dataclass(frozen=True)
-class Question:
-    """What was asked of a cohort: all that a reply must agree with."""
+@dataclass
+class Held:
+    """A client's state, and the tag by which its site knows it."""
 
-    algorithm: Algorithm
-    phase: Phase
-    tag: str
-    broadcast: Mapping[str, Any]
-
-    @property
-    def memorise(self) -> bool:
-        return bool(self.broadcast.get("memorise"))
+    state: ClientState = field(default_factory=ClientState)
+    tag: str = ""
 
 
 @dataclass
-class Answer:
-    """A reply that has the right form."""
+class Answer(Held):
+    """A reply of the right form, with the client's state after it."""
 
-    reply: Reply
-    state: ClientState
-    """The client's state after it."""
-    tag: str
-    """The exchange that it belongs to, by which the site knows its state."""
+    reply: Reply = field(default_factory=lambda: Reply({}))
 
 
-def read(question: Question, client: int, content: RecordDict, before: ClientState) -> Answer:
-    """The answer of a client whose state was `before`; rejected unless it is to this question."""
-    label, r = label_of(content), question.broadcast["round"]
-    expected = {"status": "done", "client": client, "round": r, "tag": question.tag}
+def read(
+    ask: Ask, broadcast: Mapping[str, Any], client: int, content: RecordDict, before: ClientState
+) -> Answer:
+    """Read the answer of a client whose state was `before`; reject one to another question."""
+    label = label_of(content)
+    expected = {"status": "done", "client": client, "round": ask.round, "tag": ask.tag}
     for name, value in expected.items():
         if label.get(name) != value:
             raise Rejected(f"replied about {name} {label.get(name)!r} instead of {value!r}")
-    form = ReplyForm.of(question.algorithm, question.phase, question.memorise)
+    algorithm = ask.built()
+    form = ReplyForm.of(algorithm, ask.phase, ask.memorise)
     record = content.array_records.get(ARRAYS, ArrayRecord())
-    tensors = unpack(record, _arrays_of(question, form))
+    tensors = unpack(record, _arrays_of(ask.phase, algorithm, form, broadcast))
     buffers = buffers_of(tensors) if form.has_buffers else None
     metrics = metrics_of(content, form.metrics)
-    if question.phase == "probe":
+    if ask.phase == "probe":
         gradient = tensors["gradient"]
-        kept = {"memory": gradient} if question.memorise else {"anchor": gradient}
+        kept = {"memory": gradient} if ask.memorise else {"anchor": gradient}
         reply = Reply({"gradient": gradient}, buffers, metrics)
-        return Answer(reply, replace(before, **kept), question.tag)
+        return Answer(replace(before, **kept), ask.tag, reply)
     after = ClientState(None, tensors.get("memory"), tensors.get("velocity"))
     vectors = {"x": tensors["x"]}
     if after.memory is not None:
         old = before.memory
         vectors["change"] = after.memory if old is None else after.memory - old
-    return Answer(Reply(vectors, buffers, metrics), after, question.tag)
+    return Answer(after, ask.tag, Reply(vectors, buffers, metrics))
 
 
 def check(answer: Answer, max_norm: float | None) -> None:
-    """Rejects what is not finite, and a gradient that is too large."""
+    """Reject values that are not finite, and gradients that are too large."""
     vectors = answer.reply.vectors | answer.state.tensors()
     check_finite(vectors, {n: v for n, v in answer.reply.metrics.items() if v is not None})
     for name in sorted({"gradient", "memory"} & vectors.keys()):
@@ -87,14 +81,16 @@ def check(answer: Answer, max_norm: float | None) -> None:
             raise Rejected(f"sent a {name} of norm {size:.3g}, above max_norm = {max_norm:g}")
 
 
-def _arrays_of(question: Question, form: ReplyForm) -> Form:
-    """Which arrays the reply must have, of which shape and type."""
-    x, buffers = question.broadcast["x"], question.broadcast["buffers"]
-    # A client sends its memory itself, and the server, which has the old one, takes the change.
+def _arrays_of(
+    phase: Phase, algorithm: Algorithm, form: ReplyForm, broadcast: Mapping[str, Any]
+) -> Form:
+    """Return the names, shapes and types of the arrays that a reply must have."""
+    x, buffers = broadcast["x"], broadcast["buffers"]
+    # A client sends its memory, and the server, which has the old one, computes the change.
     tensors: dict[str, Tensor] = {
         ("memory" if name == "change" else name): x for name in form.vectors
     }
-    if question.phase == "local" and question.algorithm.descent.momentum:
+    if phase == "local" and algorithm.descent.momentum:
         tensors["velocity"] = x
     if form.has_buffers:
         tensors |= {"floats": buffers.floats, "integers": buffers.integers}

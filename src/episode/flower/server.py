@@ -1,11 +1,11 @@
 """The engine of a Flower server: `average` by messages to sites, added up in client order.
 
-A mean is always over exactly the clients that it was asked for. Where one is lost, the round is
-played again without it (`flower.rounds`): who has probed need not probe again, and local steps that
-were corrected by a mean with the lost client in it are taken again. So a round's means agree.
+A mean is always over exactly the clients that it was asked for. If one is lost, the round is
+attempted again without it: clients that have probed need not probe again, but local steps that were
+corrected by a mean with the lost client in it are repeated. So all means of a round agree.
 
-The server keeps a copy of what its clients remember: checkpoints are complete, and a site that has
-lost its memory is given it back.
+The server keeps a copy of its clients' states. So checkpoints are complete, and a site that has
+lost its state gets it back.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.serverapp import Grid
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
-from episode.engines.simulation import add_reply
-from episode.federation.protocols import Engine, Phase, Reply
+from episode.errors import ClusterError
+from episode.federation.job import Job
+from episode.federation.mean import mean_of
+from episode.federation.protocols import AttemptFailed, Engine, Phase, Reply, Request
 from episode.federation.state import ClientState
-from episode.flower.exchange import Outcome, Problem
+from episode.flower.exchange import Failure, Outcome
 from episode.flower.messages import (
     ARRAYS,
     ASK,
@@ -39,46 +42,35 @@ from episode.flower.messages import (
     pack,
     state_arrays,
 )
-from episode.flower.replies import Answer, Question, check, read
-from episode.flower.sites import Sites, warn
-
-
-@dataclass
-class _Kept:
-    """The server's copy of a client's state, and the tag by which its site knows it."""
-
-    state: ClientState = field(default_factory=ClientState)
-    tag: str = ""
-
-
-class ClientLost(Exception):  # noqa: N818 - the round goes on
-    """The round must be played again, with whoever is left."""
-
-
-class TooFewReplies(Exception):  # noqa: N818 - the round is tried again
-    """Fewer sites than a round must have."""
+from episode.flower.replies import Answer, Held, check, read
+from episode.flower.sites import Introduction, Limits, Sites, warn
 
 
 class FlowerEngine(Engine):
-    """Clients at sites, one each."""
+    """Clients at sites, one each.
+
+    Args:
+        sites: The sites, which have been met.
+        algorithm: The algorithm that sites follow.
+        config: Settings that every message to a site carries, for the site's own code.
+    """
 
     def __init__(
         self, sites: Sites, algorithm: Algorithm, config: ConfigRecord | None = None
     ) -> None:
         super().__init__()
         self.sites = sites
-        self.round = -1
-        """The round that is being played, or was last."""
         self.absent: dict[int, str] = {}
-        """Who sits the round out, and why."""
+        """Clients that sit the round out, and why."""
         self.cohort: list[int] = []
-        """Whom the round's rule named."""
-        self._attempts_made = 0
+        """The clients that the round's rule named."""
         self._algorithm = algorithm
         self._config = dict(config or {})
-        self._kept: dict[int, _Kept] = {}
-        self._held: dict[int, str] = {}
-        """The tag of the state that a node holds, as far as we know."""
+        self._attempts_made = 0
+        self._too_few = False
+        self._kept: dict[int, Held] = {}
+        self._tag_at_node: dict[int, str] = {}
+        """Tag of the state that a node holds, as far as the server knows."""
         self._answers: dict[tuple[Phase, int], Answer] = {}
         self._point: Tensor | None = None
         """x̄_r, at which those answers were given."""
@@ -88,55 +80,70 @@ class FlowerEngine(Engine):
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
 
+    def attempts(self, round: int, cohort: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the clients that are there, fewer after each loss; wait a while for too few."""
+        self.cohort = list(cohort)
+        limits = self.sites.limits
+        for attempt in range(1 + limits.retries):
+            self._attempts_made = attempt + 1
+            self._look_for_sites(attempt > 0, limits.start_seconds if attempt else 0.0)
+            self._too_few = False
+            while not self._too_few:
+                yield [c for c in self.cohort if c not in self.absent]
+        raise ClusterError(self._who_is_missing(round))
+
     def average(
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
     ) -> Reply:
-        """The weighted mean over the cohort, added up in its order."""
+        """Return the weighted mean over the cohort, added up in its order."""
         first = bool(broadcast.get("memorise"))
         wanted = [c for c in cohort if not (first and c in self.absent)]
-        needed = self._needed(first)
-        if len(wanted) < needed:
-            raise TooFewReplies
-        answers = self._collect(phase, wanted, needed, broadcast)
-        if len(answers) < needed:
-            raise TooFewReplies
-        if len(answers) < len(wanted) and not first:
-            raise ClientLost
-        shares = dict(zip(cohort, weights, strict=True))
-        total = sum(shares[c] for c in sorted(answers))
-        mean = Reply({})
-        for client in sorted(answers):
-            add_reply(mean, answers[client].reply, shares[client] / total)
+        needed = self._needed(self.sites.num_clients if first else len(self.cohort))
+        answers: dict[int, Answer] = {}
+        if len(wanted) >= needed:
+            answers = self._collect(phase, wanted, needed, broadcast)
+        self._too_few = len(answers) < needed
+        if self._too_few or (len(answers) < len(wanted) and not first):
+            raise AttemptFailed
+        by_client = dict(zip(cohort, weights, strict=True))
+        clients = sorted(answers)
+        mean = mean_of([answers[c].reply for c in clients], [by_client[c] for c in clients])
         if first:
-            self._remember_first(answers, cohort, mean.vectors["gradient"])
+            self._keep_first_memories(answers, cohort, mean.vectors["gradient"])
         elif phase == "local":
-            self._commit(answers)
+            for client, answer in answers.items():
+                tag = answer.tag if answer.state.tensors() else ""
+                self._kept[client] = Held(answer.state, tag)
         return mean
 
     def client_states(self) -> dict[int, ClientState]:
-        return {client: kept.state for client, kept in self._kept.items()}
+        return {client: held.state for client, held in self._kept.items()}
 
     def load_client_states(self, states: Mapping[int, ClientState]) -> None:
         for client, state in states.items():
-            self._kept[client] = _Kept(state, self._next_tag() if state.tensors() else "")
+            self._kept[client] = Held(state, self._next_tag() if state.tensors() else "")
 
     def close(self) -> None:
         torch.set_num_threads(self._threads_before)
 
+    def requests(self) -> Request:
+        """Ask for a checkpoint after every round: an exchange costs far more than one."""
+        return self.own_requests() | Request.CHECKPOINT
+
     def notes(self) -> dict[str, Any]:
-        """What the last round's record should say about the sites; nothing if all was well."""
+        """Return who was missing in the last round and how often it was attempted, if so."""
         found: dict[str, Any] = {}
         if missing := {c: self.absent[c] for c in self.cohort if c in self.absent}:
             found["missing"] = {str(c): reason for c, reason in sorted(missing.items())}
-        return found | ({"attempts": self._attempts_made} if self._attempts_made > 1 else {})
+        attempts = self._attempts_made
+        return found | ({"attempts": attempts} if attempts > 1 else {})
 
-    def look_around(self, attempt: int, seconds: float) -> None:
-        """Who is there for the next attempt at a round; up to `seconds` for all to come."""
-        self._attempts_made = attempt + 1
-        silent, until, again = list(self.absent), time.monotonic() + seconds, attempt > 0
+    def _look_for_sites(self, again: bool, seconds: float) -> None:
+        """Find out which sites are connected; give them up to `seconds` to come back."""
+        silent, until = list(self.absent), time.monotonic() + seconds
         while True:
-            for node, problem in self.sites.greet(again).items():
-                warn(f"Node {node} is not let in: it {problem.reason}")
+            for node, failure in self.sites.greet(again).items():
+                warn(f"Node {node} is not admitted: it {failure.reason}")
             missing = set(range(self.sites.num_clients)) - self.sites.connected(silent)
             if not missing or time.monotonic() >= until:
                 break
@@ -144,122 +151,135 @@ class FlowerEngine(Engine):
             time.sleep(0.1)
         self.absent = dict.fromkeys(sorted(missing), "is not connected")
 
-    def _needed(self, of_all: bool) -> int:
-        size = self.sites.num_clients if of_all else len(self.cohort)
-        wanted = self.sites.patience.min_replies
-        return size if wanted is None else max(1, min(wanted, size))
+    def _needed(self, size: int) -> int:
+        """Return how many of so many clients must take part."""
+        least = self.sites.limits.min_replies
+        return size if least is None else max(1, min(least, size))
+
+    def _who_is_missing(self, round: int) -> str:
+        missing = [f"site {c} {self.absent[c]}" for c in self.cohort if c in self.absent]
+        size = len(self.cohort)
+        return (
+            f"Round {round} was tried {self._attempts_made} times, and {size - len(missing)} of "
+            f"{size} sites took part where {self._needed(size)} are needed: {'; '.join(missing)}. "
+            "Resume the run once they are back."
+        )
 
     def _collect(
         self, phase: Phase, clients: Sequence[int], needed: int, broadcast: Mapping[str, Any]
     ) -> dict[int, Answer]:
-        """A good answer from each of these clients that gives one; the others become absent."""
-        self.round = broadcast["round"]
+        """Return the good answers of these clients; the other clients become absent."""
         if self._point is not broadcast["x"]:
             self._answers.clear()
             self._point = broadcast["x"]
         answers = {c: self._answers[phase, c] for c in clients if (phase, c) in self._answers}
-        odd: dict[int, Answer] = {}
+        not_finite: dict[int, Answer] = {}
         due = [c for c in clients if c not in answers]
-        until = time.monotonic() + self.sites.patience.deadline
+        until = time.monotonic() + self.sites.limits.deadline
         while due:
-            question = Question(self._algorithm, phase, self._next_tag(), broadcast)
-            outcomes = self._send(question, due, max(0.1, until - time.monotonic()))
-            due = [c for c, outcome in outcomes.items() if self._has_lost_memory(c, outcome)]
+            ask = self._ask(phase, broadcast)
+            outcomes = self._send(ask, broadcast, due, max(0.1, until - time.monotonic()))
+            due = [c for c, outcome in outcomes.items() if self._has_lost_state(c, outcome)]
             for client in sorted(outcomes.keys() - set(due)):
                 try:
-                    answer = self._read(question, client, outcomes[client])
-                    _check_or_keep(answer, self.sites.patience.max_norm, client, odd)
-                    answers[client] = answer
-                    self._held[self._node(client)] = answer.tag
-                    self.absent.pop(client, None)
+                    answer = self._read(ask, broadcast, client, outcomes[client])
+                    self._check(answer, client, not_finite)
                 except Rejected as rejected:
-                    self._lose(client, question, str(rejected))
+                    self.absent[client] = f"{rejected} in the {phase} phase"
+                    warn(f"Round {ask.round}: site {client} {self.absent[client]}")
+                    continue
+                answers[client] = answer
+                self._tag_at_node[self._node(client)] = answer.tag
+                self.absent.pop(client, None)
         if phase == "probe" or not self._algorithm.correction.probes:
             self._answers |= {(phase, c): answer for c, answer in answers.items()}
-        if len(answers) < needed <= len(answers) + len(odd):
+        if len(answers) < needed <= len(answers) + len(not_finite):
             # Not a faulty site, but a run that has left the finite numbers: that is its result.
-            answers |= odd
+            answers |= not_finite
         return answers
 
+    def _ask(self, phase: Phase, broadcast: Mapping[str, Any]) -> Ask:
+        return Ask(
+            phase,
+            broadcast["round"],
+            self._next_tag(),
+            "",
+            self.sites.seed,
+            json.dumps(self._algorithm.to_dict()),
+            bool(broadcast.get("memorise")),
+            eta=float(broadcast.get("eta", 0.0)),
+            gamma=float(broadcast.get("gamma", 0.0)),
+            G_norm=float(broadcast.get("G_norm", 0.0)),
+            local_steps=int(broadcast.get("local_steps", 0)),
+            measure_every=int(broadcast.get("measure_every", 0)),
+        )
+
     def _send(
-        self, question: Question, clients: Sequence[int], seconds: float
+        self, ask: Ask, broadcast: Mapping[str, Any], clients: Sequence[int], seconds: float
     ) -> dict[int, Outcome]:
-        phase, broadcast = question.phase, question.broadcast
         buffers, G = broadcast["buffers"], broadcast.get("G")
         point = {"x": broadcast["x"], "floats": buffers.floats, "integers": buffers.integers}
         whole, only_G = pack({**point, "G": G}), pack({"G": G})
         contents: dict[int, RecordDict] = {}
         for client in clients:
-            kept = self._starting_state(phase, client)
-            holds = bool(kept.tag) and self._held.get(self._node(client)) == kept.tag
-            has_point = holds and phase == "local" and self._algorithm.correction.probes
-            content = self._message(question, kept.tag, only_G if has_point else whole)
-            if kept.tag and not holds:
-                content[STATE] = state_arrays(kept.state)
+            start = self._starting_state(ask.phase, client)
+            there = bool(start.tag) and self._tag_at_node.get(self._node(client)) == start.tag
+            has_point = there and ask.phase == "local" and self._algorithm.correction.probes
+            content = self._message(ask.starting_from(start.tag), only_G if has_point else whole)
+            if start.tag and not there:
+                content[STATE] = state_arrays(start.state)
             contents[client] = content
-        kind = PROBE if phase == "probe" else LOCAL
-        return self.sites.ask(contents, kind, broadcast["round"], seconds)
+        kind = PROBE if ask.phase == "probe" else LOCAL
+        return self.sites.ask(contents, kind, ask.round, seconds)
 
-    def _starting_state(self, phase: Phase, client: int) -> _Kept:
-        """What the client must start from: its probe of this round, or what it kept last."""
+    def _starting_state(self, phase: Phase, client: int) -> Held:
+        """Return what the client must start from: this round's probe, or its last state."""
         probe = self._answers.get(("probe", client))
         if phase == "local" and probe is not None and self._algorithm.correction.probes:
-            return _Kept(probe.state, probe.tag)
-        return self._kept.get(client, _Kept())
+            return probe
+        return self._kept.get(client, Held())
 
-    def _message(self, question: Question, expects: str, arrays: ArrayRecord) -> RecordDict:
-        given = question.broadcast
-        ask = Ask(
-            question.phase,
-            given["round"],
-            question.tag,
-            expects,
-            self.sites.seed,
-            json.dumps(self._algorithm.to_dict()),
-            question.memorise,
-            eta=float(given.get("eta", 0.0)),
-            gamma=float(given.get("gamma", 0.0)),
-            G_norm=float(given.get("G_norm", 0.0)),
-            local_steps=int(given.get("local_steps", 0)),
-        )
-        # As Flower's own strategies say it: what the user wants sites to know, and the round.
+    def _message(self, ask: Ask, arrays: ArrayRecord) -> RecordDict:
+        # Like Flower's own strategies: the user's settings for sites, and the round.
         config = ConfigRecord({**self._config, "server-round": ask.round + 1})
         return RecordDict({ASK: ask.record(), ARRAYS: arrays, CONFIG: config})
 
-    def _has_lost_memory(self, client: int, outcome: Outcome) -> bool:
-        """Whether the site must be asked again, and given the state that it does not hold."""
-        if isinstance(outcome, Problem):
+    def _has_lost_state(self, client: int, outcome: Outcome) -> bool:
+        """Whether the site must be asked again, and be given the state that it does not hold."""
+        if isinstance(outcome, Failure):
             return False
         if label_of(outcome).get("status") != "needs state":
             return False
-        return self._held.pop(self._node(client), None) is not None
+        return self._tag_at_node.pop(self._node(client), None) is not None
 
-    def _read(self, question: Question, client: int, outcome: Outcome) -> Answer:
-        if isinstance(outcome, Problem):
+    def _read(
+        self, ask: Ask, broadcast: Mapping[str, Any], client: int, outcome: Outcome
+    ) -> Answer:
+        if isinstance(outcome, Failure):
             raise Rejected(outcome.reason)
-        before = self._starting_state(question.phase, client).state
-        return read(question, client, outcome, before)
+        before = self._starting_state(ask.phase, client).state
+        return read(ask, broadcast, client, outcome, before)
 
-    def _commit(self, answers: Mapping[int, Answer]) -> None:
-        """The round's local steps count: what clients remember of them is kept."""
-        for client, answer in answers.items():
-            self._kept[client] = _Kept(answer.state, answer.tag if answer.state.tensors() else "")
+    def _check(self, answer: Answer, client: int, not_finite: dict[int, Answer]) -> None:
+        """Reject an answer that must not be used; set aside one that is only not finite."""
+        try:
+            check(answer, self.sites.limits.max_norm)
+        except Rejected as rejected:
+            if rejected.non_finite:
+                not_finite[client] = answer
+            raise
 
-    def _remember_first(
+    def _keep_first_memories(
         self, answers: Mapping[int, Answer], cohort: Sequence[int], mean: Tensor
     ) -> None:
-        """Memories before the first round; who missed it starts from the others' mean.
+        """Keep the memories before the first round; absent clients start from the others' mean.
 
-        (So the mean over all N memories is what the server holds, and stays so.)
+        So the mean over all N memories is what the server holds, now and later.
         """
         for client in cohort:
             answer = answers.get(client)
             state = ClientState(memory=mean.clone()) if answer is None else answer.state
-            self._kept[client] = _Kept(state, answer.tag if answer else self._next_tag())
-
-    def _lose(self, client: int, question: Question, reason: str) -> None:
-        self.absent[client] = f"{reason} in the {question.phase} phase"
-        warn(f"Round {question.broadcast['round']}: site {client} {self.absent[client]}")
+            self._kept[client] = Held(state, answer.tag if answer else self._next_tag())
 
     def _node(self, client: int) -> int:
         return self.sites.known[client].node
@@ -269,13 +289,17 @@ class FlowerEngine(Engine):
         return f"{self._name}.{self._exchanges}"
 
 
-def _check_or_keep(
-    answer: Answer, max_norm: float | None, client: int, odd: dict[int, Answer]
-) -> None:
-    """Rejects an answer that may not be used; keeps aside one that is only not finite."""
-    try:
-        check(answer, max_norm)
-    except Rejected as rejected:
-        if rejected.non_finite:
-            odd[client] = answer
-        raise
+@contextmanager
+def engine_on_sites(job: Job, grid: Grid) -> Iterator[FlowerEngine]:
+    """Meet the sites of a job whose task is built here, and open the engine on them."""
+    x, _ = job.task.initial()
+
+    def objection(site: Introduction) -> str | None:
+        if (site.size, site.dtype) != (x.numel(), str(x.dtype)):
+            return f"trains {site.size} numbers of {site.dtype}, not {x.numel()} of {x.dtype}"
+        return None
+
+    sites = Sites(grid, Limits.of(job.engine), job.plan.seed, objection, job.plan.algorithm)
+    sites.meet(job.task.num_clients)
+    with closing(FlowerEngine(sites, job.plan.algorithm)) as engine:
+        yield engine

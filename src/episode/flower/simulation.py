@@ -1,4 +1,4 @@
-"""Flower's own simulation, in this process: a ServerApp here, ClientApps in Ray's workers."""
+"""Flower's own simulation as an engine: the server is here, ClientApps are in Ray's processes."""
 
 from __future__ import annotations
 
@@ -9,100 +9,187 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from episode.engines.simulation import usable_cores
 from episode.errors import ClusterError, EpisodeError
+from episode.federation.job import EngineSettings, Job
+from episode.federation.processes import Processes
+from episode.federation.protocols import Engine
 
 if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid
 
-T = TypeVar("T")
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""No word to anybody outside; the last silences a warning of Ray's about its next version."""
+"""Environment in which Flower and Ray report nothing to their makers; the last variable silences a
+warning of Ray about its next version."""
+
+
+class FlowerSimulation(Engine):
+    """Opens a `FlowerEngine` on Flower's simulation, with one node per client."""
+
+    summary: ClassVar[str] = (
+        "clients as Flower's nodes, simulated here; at real sites: episode flower app"
+    )
+
+    @classmethod
+    def join(cls, settings: EngineSettings, hello: Mapping[str, Any]) -> Processes:
+        require_flower()
+        if "made_by" in hello.get("config", {}):
+            raise EpisodeError(
+                "fit has the data here: for sites that keep theirs, use episode.flower."
+            )
+        return Processes()
+
+    @classmethod
+    @contextmanager
+    def open(cls, job: Job) -> Iterator[Engine]:
+        with quiet_environment():  # flwr reads it when it is imported
+            from episode.flower.app import client_app
+            from episode.flower.server import engine_on_sites
+
+            app = client_app(job.config)
+            with (
+                simulated_grid(app, job.task.num_clients, job.engine.workers) as grid,
+                engine_on_sites(job, grid) as engine,
+            ):
+                yield engine
 
 
 def require_flower() -> None:
-    """Refuses to go on without the extra; must come before flwr is imported, which reads these."""
-    os.environ.update(QUIET)
+    """Raise an error that names the extra if Flower is not installed."""
     if importlib.util.find_spec("flwr") is None:
         raise EpisodeError("Flower is not installed: pip install 'episode-fl[flower]'.")
 
 
-def simulate(
-    app: ClientApp, serve: Callable[[Grid], T], num_sites: int, workers: int | None = None
-) -> T:
-    """What `serve` returns (or raises) as the ServerApp of a simulation with so many sites."""
+@contextmanager
+def quiet_environment() -> Iterator[None]:
+    """Set the variables of QUIET, also for processes started meanwhile."""
+    before = {name: os.environ.get(name) for name in QUIET}
+    os.environ.update(QUIET)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def simulated_grid(app: ClientApp, num_sites: int, workers: int | None = None) -> Iterator[Grid]:
+    """Start a simulation with so many sites on a thread of its own; end it afterwards.
+
+    Yields:
+        The grid, through which a server reaches the sites.
+    """
+    simulation = _Simulation(app, num_sites, workers)
+    with _ray_folder() as folder, _only_warnings():
+        thread = threading.Thread(target=simulation.run, args=(folder,), name="flower-simulation")
+        thread.start()
+        try:
+            yield simulation.wait_for_grid(thread)
+        except KeyboardInterrupt:
+            if simulation.failure:  # the simulation ended first, and the server could not go on
+                raise simulation.failure from None
+            raise
+        finally:
+            simulation.done.set()
+            thread.join()
+
+
+class _Simulation:
+    """Flower's simulation, which plays a ServerApp: this one lends its grid to somebody else."""
+
+    def __init__(self, app: ClientApp, num_sites: int, workers: int | None) -> None:
+        self.done = threading.Event()
+        """The server needs the grid no more."""
+        self.failure: ClusterError | None = None
+        self._ended = threading.Event()
+        """The simulation is over: nobody must wait for replies."""
+        self._app = app
+        self._num_sites = num_sites
+        self._cores = workers or min(usable_cores(), num_sites)
+        self._grids: SimpleQueue[Grid] = SimpleQueue()
+
+    def wait_for_grid(self, thread: threading.Thread) -> Grid:
+        while thread.is_alive():
+            try:
+                return self._grids.get(timeout=0.2)
+            except Empty:
+                continue
+        raise self.failure or ClusterError("Flower's simulation ended before the run began.")
+
+    def run(self, folder: str) -> None:
+        backend: dict[str, dict[str, Any]] = {
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"num_cpus": self._cores, "_temp_dir": folder, "log_to_driver": False},
+        }
+        try:
+            run_simulation = _flowers_simulation()
+            run_simulation(self._server(), self._app, self._num_sites, backend_config=backend)
+        except Exception as error:  # noqa: BLE001 - raised in the server's thread
+            known = isinstance(error, ClusterError)
+            text = str(error) if known else f"Flower's simulation failed: {error}"
+            self.failure = ClusterError(text)
+        finally:
+            self._ended.set()
+
+    def _server(self) -> Any:
+        from flwr.app import Context
+        from flwr.serverapp import ServerApp
+
+        server = ServerApp()
+
+        @server.main()
+        def main(grid: Grid, context: Context) -> None:
+            pull = grid.pull_messages
+
+            def pull_while_it_runs(message_ids: Iterable[str]) -> Iterable[Message]:
+                if self._ended.is_set():
+                    raise KeyboardInterrupt
+                return pull(message_ids)
+
+            grid.pull_messages = pull_while_it_runs  # type: ignore[method-assign]
+            self._grids.put(grid)
+            while not self.done.wait(timeout=0.5) and not self._ended.is_set():
+                pass
+
+        return server
+
+
+def _flowers_simulation() -> Any:
     if importlib.util.find_spec("ray") is None:
-        raise EpisodeError(
+        raise ClusterError(
             "Flower's simulation needs Ray, which is not installed: "
             "pip install 'episode-fl[flower]'."
         )
-    from flwr.app import Context
-    from flwr.serverapp import ServerApp
-
     try:
         from flwr.simulation import run_simulation
     except ImportError:
-        raise EpisodeError(
+        raise ClusterError(
             "This version of flwr has no run_simulation, which --engine flower uses: install "
             "flwr 1.41, or write an app for a SuperLink with episode flower app."
         ) from None
-
-    result: list[T] = []
-    failure: list[BaseException] = []
-    ended = threading.Event()
-    """The simulation is over, whatever the server thinks: it must not wait for replies."""
-    server = ServerApp()
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        pull = grid.pull_messages
-
-        def pull_while_it_runs(message_ids: Iterable[str]) -> Iterable[Message]:
-            if ended.is_set():
-                raise KeyboardInterrupt
-            return pull(message_ids)
-
-        grid.pull_messages = pull_while_it_runs  # type: ignore[method-assign]
-        try:
-            result.append(serve(grid))
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
-            failure.append(error)
-
-    cores = workers or min(usable_cores(), num_sites)
-    with _ray_folder() as folder, _fewer_words():
-        backend: dict[str, dict[str, Any]] = {
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": cores, "_temp_dir": folder, "log_to_driver": False},
-        }
-        try:
-            run_simulation(server, app, num_sites, backend_config=backend)
-        except Exception as error:
-            raise ClusterError(f"Flower's simulation failed: {error}") from error
-        finally:
-            ended.set()
-    if failure:
-        raise failure[0]
-    if not result:
-        raise ClusterError("Flower's simulation ended before the run did: see its log above.")
-    return result[0]
+    return run_simulation
 
 
 @contextmanager
 def _ray_folder() -> Iterator[str]:
-    """A folder for Ray's session, with a short name (it holds sockets), gone afterwards.
+    """Make a folder for Ray's session with a short name, because it holds sockets.
 
-    Flower, too, writes there and not into the user's home.
+    Flower writes there, too, and not into the user's home.
     """
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp" if sys.platform != "win32" else None)
     before = os.environ.get("FLWR_HOME")
@@ -116,10 +203,10 @@ def _ray_folder() -> Iterator[str]:
 
 
 @contextmanager
-def _fewer_words() -> Iterator[None]:
-    """Flower's warnings, without its chat.
+def _only_warnings() -> Iterator[None]:
+    """Show Flower's warnings without its progress messages.
 
-    (`run_simulation` is said to be deprecated for `flwr run`; docs/flower.md says why we stay.)
+    `run_simulation` is deprecated in favour of `flwr run`; docs/flower.md says why it is used.
     """
 
     def matters(record: logging.LogRecord) -> bool:

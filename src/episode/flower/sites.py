@@ -1,7 +1,7 @@
-"""The sites of a federation: who they are, who has come, who has come back.
+"""The sites of a federation: which are connected, and which have come back.
 
-Flower knows nodes by random numbers, and lets a server wait for ever. Here a site is known by its
-client's number (its partition id), and whoever is not there is known by name.
+Flower numbers its nodes at random and lets a server wait for ever. Here a site is identified by its
+client's number (its partition id), waits are bounded, and missing sites are named.
 """
 
 from __future__ import annotations
@@ -18,35 +18,37 @@ from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from episode.core.algorithm import Algorithm
 from episode.errors import ClusterError, EpisodeError
+from episode.federation.job import EngineSettings
 from episode.federation.state import Buffers
-from episode.flower.exchange import Outcome, Problem, exchange, nodes_of, pull, push
+from episode.flower.exchange import Failure, Outcome, exchange, nodes_of, pull, push
 from episode.flower.layout import Layout
 from episode.flower.messages import ANSWER, ARRAYS, HELLO, buffers_of, unpack_any
 
 _GRACE = 2.0
-"""Seconds in which a second node of one partition id is noticed at the start."""
+"""Seconds at the start in which a second node with the same partition id would be noticed."""
 _HELLO_SECONDS = 3600.0
 _AT_START = "At the start, before round 0:"
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long a server waits, and for how many."""
+class Limits:
+    """How long a server waits, for how many sites, and how large a reply may be."""
 
     min_replies: int | None = None
-    """Sites that must take part in a round; None for all that were asked."""
+    """Number of sites that must take part in a round; None for the whole cohort."""
     deadline: float = 600.0
     """Seconds that a site has for one phase."""
     retries: int = 2
-    """Times that a round with too few replies is tried again."""
+    """How often a round with too few replies is attempted again."""
     start_seconds: float = 60.0
-    """Seconds that sites have to connect, at the start and before a round is tried again."""
+    """Seconds that sites have to connect, at the start and before another attempt."""
     max_norm: float | None = None
-    """A gradient of a larger norm is rejected."""
+    """A gradient with a larger norm is rejected."""
 
     def __post_init__(self) -> None:
-        """Refuses values that have no meaning."""
+        """Check the values."""
         if self.min_replies is not None and self.min_replies < 1:
             raise EpisodeError(f"min_replies is {self.min_replies}: it must be 1 or more.")
         for name in ("deadline", "start_seconds", "max_norm"):
@@ -56,10 +58,16 @@ class Patience:
         if self.retries < 0:
             raise EpisodeError(f"retries is {self.retries}: it must be 0 or more.")
 
+    @classmethod
+    def of(cls, engine: EngineSettings) -> Limits:
+        """Return the limits that a config sets."""
+        seconds = engine.timeout_seconds
+        return cls(engine.min_replies, seconds, engine.retries, seconds, engine.max_norm)
+
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a site said about itself."""
+    """What a site has said about itself."""
 
     node: int
     client: int
@@ -90,7 +98,7 @@ class Introduction:
 
 
 Check = Callable[[Introduction], str | None]
-"""Why a site may not take part, if it may not: «has another model»."""
+"""Returns why a site must not take part, such as "has another model", or None."""
 
 
 @dataclass
@@ -98,32 +106,38 @@ class Sites:
     """The sites of a federation, by their client's number."""
 
     grid: Grid
-    patience: Patience
+    limits: Limits
     seed: int
     check: Check = lambda _: None
+    algorithm: Algorithm | None = None
+    """If given, sites are asked whether they know all pieces of it."""
     num_clients: int = 0
     known: dict[int, Introduction] = field(default_factory=dict)
     _due: dict[str, int] = field(default_factory=dict)
-    """Who was asked for an introduction and has not answered."""
+    """Nodes, by message, that were asked to introduce themselves and have not answered."""
     _greeted: set[int] = field(default_factory=set)
-    _heirs: dict[int, Introduction] = field(default_factory=dict)
-    """Who has the number of a site that seems to be there: it may have been restarted."""
+    _replacements: dict[int, Introduction] = field(default_factory=dict)
+    """Nodes with the number of a site that still seems connected; it may have been restarted."""
+    round: int = -1
+    """The round that sites were last asked about."""
 
     def meet(self, num_clients: int | None = None) -> None:
-        """Waits until all have connected, or the time is over and enough have.
+        """Wait until all sites have connected, or enough of them when time runs out.
 
-        A site that cannot take part stops the run here, before any work.
+        Raises:
+            EpisodeError: A site cannot take part.
+            ClusterError: Too few sites have connected.
         """
-        until = time.monotonic() + self.patience.start_seconds
+        until = time.monotonic() + self.limits.start_seconds
         said = complete = False
         self.num_clients = num_clients or 0
         while time.monotonic() < until and not (complete and not self._due):
-            for node, problem in self.greet().items():
-                if problem.gone:
+            for node, failure in self.greet().items():
+                if failure.gone:
                     continue
-                site = f"site {problem.client} (node {node})"
-                who = site if problem.client >= 0 else f"node {node}"
-                raise EpisodeError(f"{_AT_START} {who} cannot take part: it {problem.reason}")
+                site = f"site {failure.client} (node {node})"
+                who = site if failure.client >= 0 else f"node {node}"
+                raise EpisodeError(f"{_AT_START} {who} cannot take part: it {failure.reason}")
             partitions = max((i.partitions for i in self.known.values()), default=0)
             self.num_clients = num_clients or partitions
             if not complete and 0 < self.num_clients <= len(self.known):
@@ -135,70 +149,83 @@ class Sites:
         self.num_clients = self.num_clients or len(self.known)
         self._check_start()
 
-    def greet(self, again: bool = False) -> dict[int, Problem]:
-        """Asks nodes that are new who they are, and reads what has come; waits for nobody.
+    def greet(self, again: bool = False) -> dict[int, Failure]:
+        """Ask new nodes to introduce themselves, and read the answers so far, without waiting.
 
-        Returns those that cannot take part, and why. `again` asks those too who have not answered.
+        Args:
+            again: Also ask nodes again that have not answered.
+
+        Returns:
+            The nodes that cannot take part, and why.
         """
         nodes = nodes_of(self.grid)
         if again:
-            answered = (*self.known.values(), *self._heirs.values())
+            answered = (*self.known.values(), *self._replacements.values())
             self._greeted &= {i.node for i in answered}
         self._greeted &= nodes
         new = nodes - self._greeted
-        content = RecordDict({"config": ConfigRecord({"seed": self.seed})})
+        config = ConfigRecord({"seed": self.seed})
+        if self.algorithm is not None:
+            config["algorithm"] = json.dumps(self.algorithm.to_dict())
+        content = RecordDict({"config": config})
         self._due |= push(self.grid, dict.fromkeys(new, content), HELLO, _HELLO_SECONDS, "hello")
         self._greeted |= new
         outcomes = pull(self.grid, self._due)
-        problems = {node: self._let_in(node, outcomes[node], nodes) for node in sorted(outcomes)}
-        return {node: problem for node, problem in problems.items() if problem is not None}
+        failures = {node: self._admit(node, outcomes[node], nodes) for node in sorted(outcomes)}
+        return {node: failure for node, failure in failures.items() if failure is not None}
 
     def connected(self, silent: Iterable[int] = ()) -> set[int]:
-        """The clients whose sites are there; an heir takes the place of one that was silent."""
+        """Return the clients whose sites are connected.
+
+        A reconnected node replaces one that stopped answering.
+        """
         here = nodes_of(self.grid)
-        for client, heir in list(self._heirs.items()):
+        for client, site in list(self._replacements.items()):
             if client in silent or self.known[client].node not in here:
-                self.known[client] = self._heirs.pop(client)
-                log(INFO, "Site %d is now node %d", client, heir.node)
+                self.known[client] = self._replacements.pop(client)
+                log(INFO, "Site %d is now node %d", client, site.node)
         return {client for client, site in self.known.items() if site.node in here}
 
     def ask(
         self, contents: Mapping[int, RecordDict], kind: str, round: int, seconds: float
     ) -> dict[int, Outcome]:
-        """One message to each of these clients; a reply, or what is wrong, from each of them."""
+        """Send one message to each of these clients; return each one's reply or failure."""
+        self.round = round
         nodes = {client: self.known[client].node for client in contents}
         sent = {nodes[client]: content for client, content in contents.items()}
         replies = exchange(self.grid, sent, kind, seconds, str(round))
         return {client: replies[node] for client, node in nodes.items()}
 
-    def _let_in(self, node: int, outcome: Outcome, nodes: set[int]) -> Problem | None:
-        if isinstance(outcome, Problem):
+    def _admit(self, node: int, outcome: Outcome, nodes: set[int]) -> Failure | None:
+        if isinstance(outcome, Failure):
             if "No query function" in outcome.reason:
-                return Problem("does not know our messages: call attach(app, ...) in its ClientApp")
+                return Failure(
+                    "does not know the messages of episode: call attach(app, ...) in its ClientApp"
+                )
             return outcome
         try:
             found = Introduction.of(node, outcome)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            return Problem(f"introduced itself in a way that we do not know ({error!r})")
+            return Failure(f"introduced itself in an unknown way ({error!r})")
         if self.num_clients and found.client >= self.num_clients:
-            return Problem(
+            return Failure(
                 f"has partition-id {found.client}, but there are {self.num_clients} sites: "
                 f"number them from 0 to {self.num_clients - 1}",
                 found.client,
             )
         if reason := self.check(found):
-            return Problem(reason, found.client)
+            return Failure(reason, found.client)
         before = self.known.get(found.client)
         if before is None or before.node not in nodes:
             self.known[found.client] = found
             return None
-        self._heirs[found.client] = found
-        return Problem(
+        self._replacements[found.client] = found
+        return Failure(
             f"has the partition-id of node {before.node}: give each site its own", found.client
         )
 
     def _check_start(self) -> None:
-        wanted = self.patience.min_replies or self.num_clients
+        wanted = self.limits.min_replies or self.num_clients
         if 0 < self.num_clients < wanted:
             raise EpisodeError(
                 f"min_replies is {wanted}, but there are {self.num_clients} sites: lower it."
@@ -208,10 +235,10 @@ class Sites:
             who = f" (missing: {', '.join(f'site {c}' for c in missing)})" if missing else ""
             raise ClusterError(
                 f"{_AT_START} {max(1, wanted)} sites are needed, but {len(self.known)} came within "
-                f"{self.patience.start_seconds:g} s{who}: are their SuperNodes running?"
+                f"{self.limits.start_seconds:g} s{who}: are their SuperNodes running?"
             )
 
 
 def warn(text: str) -> None:
-    """A line in the run's log."""
+    """Write a warning to the run's log."""
     log(WARNING, text)

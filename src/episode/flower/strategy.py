@@ -1,104 +1,70 @@
-"""For Flower's users: every algorithm of the grid as a `Strategy`, and one call for the ClientApp.
-
-    strategy = EpisodeStrategy(eta=0.1, gamma=0.1, local_steps=8)         # in the ServerApp
-    result = strategy.start(grid=grid, initial_arrays=arrays, num_rounds=20)
-
-    attach(app, model_fn=Net, data_fn=load_data, loss=loss, batch_size=32)  # in the ClientApp
-
-Sites are known by their `partition-id`, so that a run can be repeated: each starts its SuperNode
-with one of its own, from 0. docs/flower.md says how to deploy, and what crosses the wire.
-"""
+"""Every algorithm of the grid as a strategy for Flower's ServerApp."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torch import nn
-from torch.utils.data import default_collate
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import log
 
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
 from episode.errors import EpisodeError
+from episode.federation.job import Job, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
-from episode.flower.simulation import require_flower
-from episode.runs.config import identity_of
+from episode.flower.remote_task import EvaluateFn, Evaluation, RemoteTask
+from episode.flower.server import FlowerEngine
+from episode.flower.sites import Limits, Sites
+from episode.runs.config import describe
+from episode.runs.observers import progress_line
 from episode.runs.records import Record, Run
-from episode.runs.trainer import Job, execute
-from episode.tasks.neural import Loss, NeuralTask
-
-require_flower()
-
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord  # noqa: E402
-from flwr.clientapp import ClientApp  # noqa: E402
-from flwr.serverapp import Grid  # noqa: E402
-from flwr.serverapp.strategy import Result, Strategy  # noqa: E402
-from flwr.supercore import log  # noqa: E402
-
-from episode.flower.client import Site, add_actions  # noqa: E402
-from episode.flower.layout import Layout  # noqa: E402
-from episode.flower.remote_task import EvaluateFn, Evaluation, RemoteTask  # noqa: E402
-from episode.flower.rounds import SiteRounds  # noqa: E402
-from episode.flower.server import FlowerEngine  # noqa: E402
-from episode.flower.sites import Patience, Sites  # noqa: E402
-
-__all__ = ["EpisodeStrategy", "attach"]
-
-
-def attach(
-    app: ClientApp,
-    model_fn: Callable[[], nn.Module],
-    data_fn: Callable[[Context], Any],
-    loss: Loss,
-    *,
-    batch_size: int | None = None,
-    collate: Callable[[list[Any]], Any] = default_collate,
-    threads: int | None = None,
-) -> None:
-    """Adds to an app what `EpisodeStrategy` asks of a site: `probe` and `local`.
-
-    `model_fn()` returns the model, `data_fn(context)` this site's training data (a map-style
-    dataset or a tuple of tensors), and `loss(model, batch)` the batch's mean loss. `batch_size` is
-    by default the run config's `batch-size`. `threads` is how many torch may use; all by default.
-    """
-
-    def make_site(context: Context, client: int, seed: int) -> Site:
-        size = context.run_config.get("batch-size") if batch_size is None else batch_size
-        if type(size) is not int:
-            raise EpisodeError(
-                f"The batch size is {size!r}: give attach(..., batch_size=32), or set batch-size "
-                "in [tool.flwr.app.config]."
-            )
-        model = model_fn()
-        task = NeuralTask(
-            model,
-            [data_fn(context)],
-            loss,
-            batch_size=size,
-            seed=seed,
-            collate=collate,
-            first=client,
-        )
-        return Site(task, client, Layout.of(model))
-
-    add_actions(app, make_site, threads)
+from episode.runs.trainer import train
 
 
 class EpisodeStrategy(Strategy):
-    """Any algorithm of the grid, by its name or as an `Algorithm`.
+    """Strategy for any algorithm of the grid. The ClientApp needs `attach`.
 
-    `num_sites` are expected (by default as many as the sites say there are partitions), and have
-    `start_seconds` to connect. In each phase of a round a site has `deadline` seconds (by default
-    `start`'s timeout). A round needs `min_replies` sites, by default all of its cohort; with fewer
-    it is tried again `retries` times, and then the run stops and says who was missing. A reply that
-    is late, is not finite, has another shape, type or round, or a gradient larger than `max_norm`,
-    is not used.
+    Sites are identified by their `partition-id`, so that a run can be repeated: each SuperNode is
+    started with one of its own, from 0. A reply is not used if it is late, is not finite, has
+    another shape, type or round, or a gradient larger than `max_norm`.
 
-    With a `folder` the run is written there, with a checkpoint after every round; started again, it
-    goes on from the last. `run` has its status and its history once `start` has returned.
+    Args:
+        algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
+        eta: Step size η.
+        gamma: Length γ of a clipped step; a round is clipped if the norm of the global gradient is
+            above γ/η.
+        local_steps: Number I of steps that each site takes between two exchanges.
+        seed: Decides batches and cohorts; equal seeds give equal runs.
+        schedule: Replaces a constant `eta` and `gamma`.
+        cohorts: Who takes part in each round; by default everybody.
+        num_sites: Number of sites; by default what the sites say is the number of partitions.
+        min_replies: Sites that must take part in a round; by default its whole cohort.
+        deadline: Seconds that a site has for a phase; by default `start`'s timeout.
+        retries: How often a round with too few sites is attempted again before the run stops.
+        start_seconds: Seconds that sites have to connect.
+        max_norm: A site's gradient with a larger norm is rejected.
+        folder: Where the run is written, with a checkpoint after every round; started again, it
+            goes on from the last one.
+        fraction_evaluate: Share of the sites that evaluate the model.
+        evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
+        weighted_by_key: Metric by which the sites' evaluations are weighted.
+
+    Raises:
+        EpisodeError: An argument is wrong.
+
+    Example:
+        >>> from episode.flower import EpisodeStrategy
+        >>> strategy = EpisodeStrategy(eta=0.1, gamma=0.1, local_steps=8)
+        >>> strategy.local_steps
+        8
     """
 
     def __init__(
@@ -122,12 +88,7 @@ class EpisodeStrategy(Strategy):
         evaluate_every: int = 1,
         weighted_by_key: str = "num-examples",
     ) -> None:
-        self.algorithm = Algorithm.named(algorithm) if isinstance(algorithm, str) else algorithm
-        if not isinstance(self.algorithm, Algorithm):
-            raise EpisodeError(
-                f"algorithm is a {type(algorithm).__name__}: give a name, such as 'episode', or "
-                "an Algorithm(correction, clipping)."
-            )
+        self.algorithm = Algorithm.of(algorithm)
         if not 0 <= fraction_evaluate <= 1:
             raise EpisodeError(f"fraction_evaluate is {fraction_evaluate}: it must be 0 to 1.")
         self.schedule = schedule or Schedule(eta, gamma)
@@ -136,12 +97,13 @@ class EpisodeStrategy(Strategy):
         self.cohorts = cohorts or Full()
         self.num_sites = num_sites
         self.deadline = deadline
-        self.patience = Patience(min_replies, deadline or 1.0, retries, start_seconds, max_norm)
+        self.limits = Limits(min_replies, deadline or 1.0, retries, start_seconds, max_norm)
         self.folder = Path(folder) if folder is not None else None
         self.fraction_evaluate = fraction_evaluate
         self.evaluate_every = evaluate_every
         self.weighted_by_key = weighted_by_key
         self.run: Run | None = None
+        """The run, with its status and history, once `start` has returned."""
 
     def start(
         self,
@@ -153,9 +115,24 @@ class EpisodeStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Plays `num_rounds` rounds; returns the model and the metrics of each round.
+        """Play the rounds, as Flower's own strategies do.
 
-        (An algorithm that communicates after every iteration plays `local_steps` times as many.)
+        Args:
+            grid: Flower's connection to the nodes.
+            initial_arrays: The model at the start.
+            num_rounds: Number of rounds; an algorithm that communicates after every iteration plays
+                `local_steps` times as many.
+            timeout: Seconds that a site has for a phase, unless `deadline` says otherwise.
+            train_config: Settings that every training message carries to the sites.
+            evaluate_config: Settings that every evaluation message carries to the sites.
+            evaluate_fn: The server's own evaluation, called with the round and the model.
+
+        Returns:
+            The final model and the metrics of each round.
+
+        Raises:
+            EpisodeError: A site cannot take part.
+            ClusterError: Too few sites answered.
         """
         plan = Plan(
             self.algorithm, self.schedule, num_rounds, self.local_steps, self.seed, self.cohorts
@@ -165,7 +142,7 @@ class EpisodeStrategy(Strategy):
         result = Result(arrays=initial_arrays)
         if evaluate_fn and (first := evaluate_fn(0, initial_arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = first
-        patience = self._patience(timeout)
+        limits = replace(self.limits, deadline=self.deadline or timeout)
         task = RemoteTask(
             initial_arrays.to_torch_state_dict(),
             Evaluation(
@@ -173,15 +150,15 @@ class EpisodeStrategy(Strategy):
                 evaluate_config or ConfigRecord(),
                 evaluate_fn,
                 self.weighted_by_key,
-                patience.deadline,
+                limits.deadline,
             ),
             result,
         )
-        sites = Sites(grid, patience, self.seed, task.objection)
+        sites = Sites(grid, limits, self.seed, task.objection, self.algorithm)
         sites.meet(self.num_sites)
         task.meet(sites, self.algorithm)
-        self.run = execute(self._job(plan, task, train_config), self.folder, self._observe(plan))
-        result.arrays = task.arrays(self.run.x, task.buffers)
+        self.run = train(self._job(plan, task, sites, train_config), self.folder, _log_round(plan))
+        result.arrays = task.arrays(self.run.x, self.run.buffers)
         for record in self.run.history:
             result.train_metrics_clientapp[record["round"] + 1] = _metrics(record)
         if self.run.status == "diverged":
@@ -189,77 +166,46 @@ class EpisodeStrategy(Strategy):
         return result
 
     def summary(self) -> None:
-        """Logs what is about to be played."""
+        """Log what is about to be played."""
         algorithm, schedule = self.algorithm, self.schedule
         cell = f"{algorithm.correction.name} x {algorithm.clipping.name}"
         log(INFO, "EPISODE strategy: %s, η %g, γ %g", cell, schedule.eta, schedule.gamma)
 
-    def _patience(self, timeout: float) -> Patience:
-        given = self.patience
-        return Patience(
-            given.min_replies,
-            timeout if self.deadline is None else self.deadline,
-            given.retries,
-            given.start_seconds,
-            given.max_norm,
-        )
+    def _job(self, plan: Plan, task: RemoteTask, sites: Sites, config: ConfigRecord | None) -> Job:
+        described = {"name": "flower", "parameters": task.shapes, "sites": task.num_clients}
+        record = RecordSettings(self.evaluate_every)
 
-    def _job(self, plan: Plan, task: RemoteTask, config: ConfigRecord | None) -> Job:
-        described = {
-            "made_by": "flower",
-            "seed": plan.seed,
-            "task": {"name": "flower", "parameters": task.shapes, "sites": task.num_clients},
-            "algorithm": plan.algorithm.to_dict(),
-            "schedule": vars(plan.schedule) | {"milestones": list(plan.schedule.milestones)},
-            "budget": {"rounds": plan.rounds, "local_steps": plan.local_steps},
-            "cohorts": {"kind": type(plan.cohorts).__name__.lower(), **vars(plan.cohorts)},
-            "record": {"evaluate_every": self.evaluate_every},
-        }
-
-        def make_engine() -> FlowerEngine:
-            assert task.sites is not None
-            engine = FlowerEngine(task.sites, plan.algorithm, config)
-            task.rounds_played = lambda: engine.round + 1
-            return engine
+        @contextmanager
+        def open_engine(job: Job) -> Iterator[FlowerEngine]:
+            with closing(FlowerEngine(sites, plan.algorithm, config)) as engine:
+                yield engine
 
         return Job(
             plan,
             task,
-            described,
-            identity_of(described),
-            evaluate_every=self.evaluate_every,
-            checkpoint_seconds=0.0,
-            make_engine=make_engine,
-            make_rounds=SiteRounds,
+            describe(plan, described, {"evaluate_every": self.evaluate_every}, made_by="flower"),
+            record=record,
+            open_engine=open_engine,
         )
-
-    def _observe(self, plan: Plan) -> Callable[[Record], None]:
-        def observe(record: Record) -> None:
-            norm = "" if record["global_norm"] is None else f"  ‖G‖ {record['global_norm']:.3g}"
-            clipped = "  clipped" if record["clipped"] else ""
-            here, total = record["round"] + 1, plan.rounds_to_play
-            log(INFO, "[ROUND %d/%d] loss %.4g%s%s", here, total, record["loss"], norm, clipped)
-
-        return observe
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> NoReturn:
-        """Not offered: a round of this strategy is more than one exchange."""
+        """Raise an error: a round of this strategy is more than one exchange."""
         raise self._plays_its_own_rounds()
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
-        """Not offered."""
+        """Raise an error, as `configure_train` does."""
         raise self._plays_its_own_rounds()
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> NoReturn:
-        """Not offered."""
+        """Raise an error, as `configure_train` does."""
         raise self._plays_its_own_rounds()
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
-        """Not offered."""
+        """Raise an error, as `configure_train` does."""
         raise self._plays_its_own_rounds()
 
     def _plays_its_own_rounds(self) -> EpisodeError:
@@ -267,6 +213,14 @@ class EpisodeStrategy(Strategy):
             "EpisodeStrategy plays its own rounds, of one or two exchanges: call start(...), and "
             "do not wrap it in another strategy."
         )
+
+
+def _log_round(plan: Plan) -> Callable[[Record], None]:
+    def observe(record: Record) -> None:
+        here, total = record["round"] + 1, plan.rounds_to_play
+        log(INFO, "[ROUND %d/%d] %s", here, total, progress_line(record))
+
+    return observe
 
 
 def _metrics(record: Record) -> MetricRecord:

@@ -27,6 +27,18 @@ SWEEP = "sweep.json"
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
+PARTITION = "partition.json"
+
+NOT_DECIDING = (
+    "engine.name",
+    "engine.workers",
+    "engine.timeout_seconds",
+    "engine.min_replies",
+    "engine.retries",
+    "record.checkpoint_seconds",
+)
+"""Settings that decide how fast and how safe a run is, but not its result."""
+
 
 @dataclass(frozen=True)
 class StoredRun:

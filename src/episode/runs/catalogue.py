@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from episode.core.algorithm import ALGORITHMS
+from episode.engines.registry import ENGINES
 from episode.tasks import TASKS
-
-ENGINES = {
-    "simulation": "all clients in this process, on worker threads",
-    "distributed": "clients over processes and machines: torchrun -m episode run ...",
-    "flower": "clients as Flower's nodes, simulated here; at real sites: episode flower app",
-}
 
 _ALGORITHMS = {
     "fedavg": "clients on their own, averaged; drifts, and may blow up",
@@ -33,5 +28,5 @@ def catalogue() -> dict[str, dict[str, str]]:
             for name, a in ALGORITHMS.items()
         },
         "tasks": {name: task.summary for name, task in TASKS.items()},
-        "engines": ENGINES,
+        "engines": ENGINES.summaries(),
     }

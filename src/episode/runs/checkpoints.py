@@ -1,4 +1,4 @@
-"""A run's checkpoint file: written by one process, or part by part by all of a cluster."""
+"""The checkpoint of a run: one file, or on a cluster one file and a part from each process."""
 
 from __future__ import annotations
 
@@ -6,86 +6,79 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from episode.engines.cluster import Cluster
 from episode.federation import checkpoint
+from episode.federation.job import Job
 from episode.federation.state import ClientState, ServerState
+from episode.runs.config import identity_of
 
 State = tuple[ServerState, Mapping[int, ClientState]]
 
 
-class Saves:
-    """Where a run's state is kept between rounds; `round` is the last one that is there."""
+class Checkpoints:
+    """Reads and writes a run's state between rounds.
 
-    def __init__(self, path: Path, identity: str, device: str, cluster: Cluster | None) -> None:
+    Args:
+        path: The server's file.
+        job: The run.
+    """
+
+    def __init__(self, path: Path, job: Job) -> None:
         self.round = 0
+        """Rounds played by the state that was last read or written."""
         self._path = path
-        self._identity = identity
-        self._device = device
-        self._cluster = cluster
+        self._identity = identity_of(job.config)
+        self._device = job.engine.device
+        self._processes = job.processes
 
     def read(self) -> State | None:
-        """The state that was saved last, or None; on a cluster, of this rank's clients only."""
-        if self._cluster is not None:
-            found = self._read_together(self._cluster)
-        elif self._path.exists():
-            found = checkpoint.load(self._path, self._identity, self._device)
+        """Return the state that was saved last, or None; on a cluster, of this rank's clients.
+
+        The first process sends the server's file to all; clients are read where their owner wrote
+        them. So hosts need not share a disk, as long as each comes back with its old rank.
+        """
+        processes = self._processes
+        exists = processes.writes and self._path.exists()
+        if processes.size == 1:
+            found = self._load(self._path) if exists else None
         else:
-            return None
+            data = processes.from_first(self._path.read_bytes() if exists else b"")
+            found = self._load_copy(data) if data else None
         self.round = found[0].round if found else 0
         return found
 
     def write(self, server: ServerState, clients: Mapping[int, ClientState]) -> None:
-        """Makes this state the one to go on from."""
-        if self._cluster is None:
-            checkpoint.save(self._path, server, clients, self._identity)
-            checkpoint.keep_parts(self._path.parent, [])
-        else:
-            self._write_together(self._cluster, server, clients)
+        """Make this state the one to go on from.
+
+        On a cluster every process writes its own clients; once all have, the first writes the
+        server's file. Until that is done, the last checkpoint remains valid.
+        """
+        processes, folder, parts = self._processes, self._path.parent, []
+        if processes.size > 1:
+            processes.enter(f"at the checkpoint after round {server.round - 1}")
+            name = checkpoint.save_part(
+                folder,
+                clients,
+                self._identity,
+                round=server.round,
+                rank=processes.rank,
+                ranks=processes.size,
+                previous=self.round,
+            )
+            parts = [n for n in processes.gather(f"part-{server.round}", name) if n]
+            clients = {}
+        if processes.writes:
+            checkpoint.save(self._path, server, clients, self._identity, parts)
+            checkpoint.keep_parts(folder, parts)
         self.round = server.round
 
-    def _read_together(self, cluster: Cluster) -> State | None:
-        """The server's file comes from the first rank, clients from where their owner wrote them.
-
-        (So hosts need not share a disk, as long as each comes back in its old place.)
-        """
-        data = None
-        if cluster.writes:
-            data = self._path.read_bytes() if self._path.exists() else b""
-        data = cluster.from_first(data)
-        if not data:
-            return None
+    def _load_copy(self, data: bytes) -> State:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / self._path.name
             copy.write_bytes(data)
-            return checkpoint.load(
-                copy,
-                self._identity,
-                self._device,
-                parts_in=self._path.parent,
-                place=(cluster.rank, cluster.size),
-            )
+            return self._load(copy)
 
-    def _write_together(
-        self, cluster: Cluster, server: ServerState, clients: Mapping[int, ClientState]
-    ) -> None:
-        """Every owner writes its clients; once all have, the first rank writes the server's file.
-
-        Until that is there, the last checkpoint stands.
-        """
-        cluster.enter(f"at the checkpoint after round {server.round - 1}")
-        subject = f"part-{server.round}"
-        part = checkpoint.save_part(
-            self._path.parent,
-            clients,
-            self._identity,
-            round=server.round,
-            rank=cluster.rank,
-            ranks=cluster.size,
-            previous=self.round,
+    def _load(self, path: Path) -> State:
+        place = (self._processes.rank, self._processes.size)
+        return checkpoint.load(
+            path, self._identity, self._device, parts_in=self._path.parent, place=place
         )
-        cluster.tell(subject, part)
-        if cluster.writes:
-            heard = [cluster.hear(subject, rank) for rank in range(cluster.size)]
-            parts = [name for name in heard if name]
-            checkpoint.save(self._path, server, {}, self._identity, parts)
-            checkpoint.keep_parts(self._path.parent, parts)

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
+from episode.engines.registry import engine_class
 from episode.errors import EpisodeError, unknown
-from episode.runs.catalogue import ENGINES
-from episode.runs.config_values import NAMED, apply_override, read_values
+from episode.federation.job import EngineSettings, RecordSettings
 from episode.federation.rounds import Plan
-from episode.federation.sampling import Cohorts, Cyclic, Full, Uniform
+from episode.federation.sampling import COHORTS, Cohorts
+from episode.results.store import NOT_DECIDING
+from episode.runs.config_values import NAMED, apply_override, read_values
 from episode.tasks import task_named
 from episode.tasks.settings import TaskSettings
 
-SAFETY = ("name", "workers", "timeout_seconds", "min_replies", "retries")
-"""Settings of the engine that decide how fast and how safe a run is, not what it finds."""
+T = TypeVar("T")
 
-T = TypeVar("T", bound=BaseModel)
+
+@dataclass(frozen=True)
+class Budget:
+    """R rounds of I local steps: R·I iterations for every algorithm."""
+
+    rounds: int
+    local_steps: int
 
 
 class Section(BaseModel):
@@ -64,158 +73,94 @@ class AlgorithmSection(Section):
         return self.name or f"{self.correction}-{self.clipping}"
 
 
-class ScheduleSection(Section):
-    """η and γ and how they change; see `core.schedule.Schedule`."""
-
-    eta: float
-    gamma: float
-    kind: str = "constant"
-    milestones: tuple[float, ...] = ()
-    factor: float = 0.5
-    final: float = 0.0
-    warmup: float = 0.0
-    gamma_follows_eta: bool = True
-
-    def build(self) -> Schedule:
-        return Schedule(**self.model_dump())
+SECTIONS: dict[str, type] = {
+    "algorithm": AlgorithmSection,
+    "schedule": Schedule,
+    "budget": Budget,
+    "cohorts": Cohorts,
+    "engine": EngineSettings,
+    "record": RecordSettings,
+}
 
 
-class BudgetSection(Section):
-    """R rounds of I local steps: R·I iterations for every algorithm."""
-
-    rounds: int
-    local_steps: int
-
-
-class CohortSection(Section):
-    """Who takes part; see `federation.sampling`."""
-
-    kind: Literal["full", "uniform", "cyclic"] = "full"
-    cohort_size: int | None = None
-    groups: int | None = None
-    period: int = 1
-
-    def build(self) -> Cohorts:
-        if self.kind == "full":
-            if self.cohort_size or self.groups:
-                raise EpisodeError("cohort_size and groups need cohorts.kind uniform or cyclic.")
-            return Full()
-        if self.kind == "uniform":
-            if self.cohort_size is None:
-                raise EpisodeError("Uniform cohorts need a cohort_size: set cohorts.cohort_size.")
-            return Uniform(self.cohort_size)
-        if self.groups is None:
-            raise EpisodeError("Cyclic cohorts need a number of groups: set cohorts.groups.")
-        return Cyclic(self.groups, self.period, self.cohort_size)
-
-
-class EngineSection(Section):
-    """Where clients run. But for the device, it changes the speed and the order of sums only.
-
-    Under torchrun every run is `distributed`, whatever its config says.
-    """
-
-    name: str = "simulation"
-    workers: int | None = Field(default=None, ge=1)
-    """Threads; of each process, where there are several."""
-    device: str = "cpu"
-    """cuda gives each process of a cluster the GPU of its local rank."""
-    timeout_seconds: float = Field(default=600.0, gt=0)
-    """A process of a cluster, or a site in one phase, that says nothing for so long is lost."""
-    min_replies: int | None = Field(default=None, ge=1)
-    """Flower: sites that must take part in a round, which is else tried again `retries` times."""
-    retries: int = Field(default=2, ge=0)
-    max_norm: float | None = Field(default=None, gt=0)
-    """Flower: a site's gradient of a larger norm is rejected."""
-
-
-class RecordSection(Section):
-    """What is written down, and how often."""
-
-    evaluate_every: int = Field(default=1, ge=0)
-    """Rounds of I local steps between evaluations; 0 evaluates at the end only."""
-    checkpoint_seconds: float = Field(default=30.0, ge=0)
-    """Seconds of work that a crash may cost; 0 writes a checkpoint after every round."""
-
-
-class Experiment(Section):
+@dataclass(frozen=True)
+class Experiment:
     """Everything that decides a run."""
 
-    task: SerializeAsAny[TaskSettings]
+    task: TaskSettings
     task_name: str
     algorithm: AlgorithmSection
-    schedule: ScheduleSection
-    budget: BudgetSection
-    cohorts: CohortSection
-    engine: EngineSection
-    record: RecordSection
+    schedule: Schedule
+    budget: Budget
+    cohorts: Cohorts
+    engine: EngineSettings
+    record: RecordSettings
     seed: int = 0
 
     def plan(self) -> Plan:
-        """What `federation.rounds` plays; checks all values on the way."""
+        """Return the plan that `federation.rounds` plays; this checks all values."""
         return Plan(
             self.algorithm.build(),
-            self.schedule.build(),
+            self.schedule,
             self.budget.rounds,
             self.budget.local_steps,
             self.seed,
-            self.cohorts.build(),
+            self.cohorts,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values from which `from_dict` builds the same experiment."""
-        values = self.model_dump(mode="json", exclude_none=True)
-        values["task"] = {"name": values.pop("task_name"), **values["task"]}
-        return {"seed": values.pop("seed"), **values}
+        """Return JSON values from which `from_dict` builds the same experiment."""
+        task = {"name": self.task_name, **self.task.model_dump(mode="json", exclude_none=True)}
+        sections = describe(self.plan(), task, dataclasses.asdict(self.record))
+        sections["algorithm"] = self.algorithm.model_dump(mode="json", exclude_none=True)
+        engine = {k: v for k, v in dataclasses.asdict(self.engine).items() if v is not None}
+        record = sections.pop("record")
+        return {**sections, "engine": engine, "record": record}
 
     @property
     def id(self) -> str:
-        """A hash of all that decides the result; speed and safety settings do not."""
-        values = self.to_dict()
-        for key in SAFETY:
-            values["engine"].pop(key, None)
-        values["record"].pop("checkpoint_seconds", None)
-        return identity_of(values)
+        """Hash of all that decides the result; speed and safety settings do not."""
+        return identity_of(self.to_dict())
 
     @property
     def name(self) -> str:
-        """A folder's name: what it is, and its id."""
-        task = self.task_name.rpartition(":")[2]  # of my_task.py:MyTask
+        """Name of the run's folder: the task, the algorithm and the id."""
+        task = self.task_name.rpartition(":")[2]  # MyTask of my_task.py:MyTask
         return f"{task}-{self.algorithm.label}-{self.id}"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Experiment:
-        """An experiment from nested values; what is left out takes the task's defaults."""
+        """Build an experiment from nested values; what is left out takes the task's defaults.
+
+        Raises:
+            EpisodeError: A name, a setting or a value is wrong; the message names it.
+        """
         rest = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
-        sections: dict[str, type[Section]] = {
-            "algorithm": AlgorithmSection,
-            "schedule": ScheduleSection,
-            "budget": BudgetSection,
-            "cohorts": CohortSection,
-            "engine": EngineSection,
-            "record": RecordSection,
-        }
-        if extra := rest.keys() - sections.keys() - {"task", "seed"}:
-            raise _unknown_section(min(extra), sections)
+        if extra := rest.keys() - SECTIONS.keys() - {"task", "seed"}:
+            raise _unknown_section(min(extra))
         task = _table(rest, "task")
-        name = task.pop("name", "digits")
-        settings = _parse(task_named(str(name)), "task", task)
-        built: dict[str, Any] = {"task": settings, "task_name": name}
-        suggestions = settings.suggestions()
-        for section, model in sections.items():
-            given = {**suggestions.get(section, {}), **_table(rest, section)}
+        name = str(task.pop("name", "digits"))
+        settings = _parse(task_named(name), "task", task)
+        built: dict[str, Any] = {}
+        for section, kind in SECTIONS.items():
+            given = {**settings.suggestions().get(section, {}), **_table(rest, section)}
             if section == "budget":
                 _rounds_from_iterations(given)
             if section == "algorithm" and not given.keys() & {"name", "correction", "clipping"}:
                 given["name"] = "episode"
-            built[section] = _parse(model, section, given)
-        if built["engine"].name not in ENGINES:
-            raise unknown("engine", built["engine"].name, ENGINES)
-        return _parse(cls, "", {**built, "seed": rest.get("seed", 0)})
+            built[section] = _cohorts(given) if kind is Cohorts else _parse(kind, section, given)
+        engine_class(built["engine"].name)  # an unknown name is an error
+        seed = _parse(_Seed, "", {"seed": rest.get("seed", 0)}).seed
+        return cls(task=settings, task_name=name, **built, seed=seed)
+
+
+@dataclass(frozen=True)
+class _Seed:
+    seed: int
 
 
 def read_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experiment:
-    """An experiment from a TOML file (or a run's folder) and overrides like `schedule.eta=0.3`."""
+    """Read an experiment from a TOML file or a run folder, with overrides `schedule.eta=0.3`."""
     values = read_values(path) if path else {}
     for override in overrides:
         apply_override(values, override)
@@ -224,21 +169,49 @@ def read_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experim
     return experiment
 
 
+def describe(
+    plan: Plan, task: Mapping[str, Any], record: Mapping[str, Any], made_by: str | None = None
+) -> dict[str, Any]:
+    """Return the description of a run as JSON values: what its folder's config.json says.
+
+    Args:
+        plan: What is played.
+        task: What tells this task from others.
+        record: What is recorded.
+        made_by: The Python function that starts the run, if it was not started from a config.
+    """
+    schedule = dataclasses.asdict(plan.schedule)
+    return {
+        **({"made_by": made_by} if made_by else {}),
+        "seed": plan.seed,
+        "task": dict(task),
+        "algorithm": plan.algorithm.to_dict(),
+        "schedule": {**schedule, "milestones": list(schedule["milestones"])},
+        "budget": {"rounds": plan.rounds, "local_steps": plan.local_steps},
+        "cohorts": plan.cohorts.to_dict(),
+        "record": dict(record),
+    }
+
+
+def identity_of(config: Mapping[str, Any]) -> str:
+    """Return a short hash of a run's description, without what does not decide its result."""
+    values = json.loads(json.dumps(config, default=str))
+    for key in NOT_DECIDING:
+        section, _, name = key.partition(".")
+        values.get(section, {}).pop(name, None)
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def to_toml(values: Mapping[str, Any]) -> str:
-    """TOML for a tree of one level of tables: what `read_experiment` reads."""
+    """Return TOML for a tree with one level of tables, as `read_experiment` reads it."""
     plain = {k: v for k, v in values.items() if not isinstance(v, Mapping)}
     tables = {k: v for k, v in values.items() if isinstance(v, Mapping)}
-    # JSON's strings, numbers, booleans and arrays are TOML's too.
+    # JSON's strings, numbers, booleans and arrays are valid TOML.
     lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()]
     for name, table in tables.items():
         lines += ["", f"[{name}]", to_toml(table)]
     return "\n".join(lines)
-
-
-def identity_of(values: Any) -> str:
-    """A short hash of JSON values."""
-    text = json.dumps(values, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -250,41 +223,53 @@ def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     return table
 
 
-def _parse(model: type[T], section: str, values: Mapping[str, Any]) -> T:
+def _cohorts(given: dict[str, Any]) -> Cohorts:
+    kind = given.pop("kind", "full")
+    if kind not in COHORTS:
+        raise EpisodeError(f"cohorts.kind is {kind!r}: use one of {', '.join(COHORTS)}.")
+    if kind == "full" and given:
+        raise EpisodeError(f"{min(given)} needs cohorts.kind to be uniform or cyclic.")
+    return _parse(COHORTS[kind], "cohorts", given)
+
+
+def _parse(kind: type[T], section: str, values: Mapping[str, Any]) -> T:
+    """Build a section, a dataclass or a pydantic model, from values that may be wrong."""
+    names = [*getattr(kind, "model_fields", getattr(kind, "__dataclass_fields__", ()))]
+    if extra := values.keys() - set(names):
+        known = [f"{section}.{n}" for n in names] + ["task.name"] * (section == "task")
+        raise unknown("setting", f"{section}.{min(extra)}", known)
     try:
-        return model(**values)
+        return TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
         problem = error.errors()[0]
-        key = ".".join([section, *map(str, problem["loc"])]).strip(".")
-        if problem["type"] == "extra_forbidden":
-            names = [f"{section}.{n}" for n in model.model_fields]
-            if section == "task":
-                names.append("task.name")
-            raise unknown("setting", key, names) from None
+        # Of a union's members pydantic names each; the user knows only the setting.
+        place = [str(k) for n, k in enumerate(problem["loc"]) if n == 0 or isinstance(k, int)]
+        key = ".".join([section, *place]).strip(".")
         if problem["type"] == "missing":
             raise EpisodeError(f"{key} is missing: set it, for example with --set.") from None
         message = problem["msg"].removeprefix("Value error, ")
         if not problem["loc"]:
             raise EpisodeError(f"{section}: {message}.") from None
-        raise EpisodeError(f"{key} is {problem['input']!r}: {_lower(message)}.") from None
+        text = message[:1].lower() + message[1:]
+        raise EpisodeError(f"{key} is {problem['input']!r}: {text}.") from None
 
 
 def _rounds_from_iterations(budget: dict[str, Any]) -> None:
-    """A task may suggest R·I iterations: R is then as many rounds of I as that takes."""
+    """Derive R from the R·I iterations that a task may suggest."""
     iterations, steps = budget.pop("iterations", None), budget.get("local_steps")
     if iterations and isinstance(steps, int) and steps > 0:
         budget.setdefault("rounds", -(-iterations // steps))
 
 
-def _unknown_section(given: str, sections: Mapping[str, type[Section]]) -> EpisodeError:
+def _unknown_section(given: str) -> EpisodeError:
     """The most frequent mistake is a setting without its section."""
     if given == "sweep":
         return EpisodeError("A [sweep] table is for `episode sweep`: use that, or leave it out.")
-    homes = [f"{name}.{given}" for name, model in sections.items() if given in model.model_fields]
+    homes = [
+        f"{name}.{given}"
+        for name, kind in SECTIONS.items()
+        if given in getattr(kind, "__dataclass_fields__", {})
+    ]
     if homes:
         return EpisodeError(f"There is no section {given!r}: did you mean {homes[0]!r}?")
-    return unknown("section", given, [*sections, "task", "seed"])
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    return unknown("section", given, [*SECTIONS, "task", "seed"])

@@ -1,8 +1,9 @@
-"""`episode.fit`: a model, its clients and a loss in; a trained model out."""
+"""`episode.fit`: train a model over clients' data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ from torch.utils.data import default_collate
 
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
-from episode.engines.cluster import Cluster
-from episode.errors import EpisodeError, unknown
-from episode.runs.catalogue import ENGINES
-from episode.runs.config import identity_of
-from episode.runs.monitor import Monitor, also
-from episode.runs.records import Observe, Run
-from episode.runs.trainer import Job, execute
+from episode.engines import registry
+from episode.errors import EpisodeError
+from episode.federation.job import EngineSettings, Job, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
+from episode.runs.config import describe
+from episode.runs.monitor import Monitor
+from episode.runs.observers import combined
+from episode.runs.records import Observe, Run
+from episode.runs.trainer import train
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
 from episode.tasks.precision import Precision
 
@@ -50,78 +52,94 @@ def fit(
     observe: Observe | None = None,
     monitor: bool | Monitor = False,
 ) -> Run:
-    """Trains `model` over `clients`, in place, and returns the run.
+    """Train `model` over `clients`, in place.
 
-    `clients` holds one map-style dataset (or tuple of tensors) per client; `loss(model, batch)`
-    returns the batch's mean loss, a scalar. The budget is `rounds` x `local_steps` iterations for
-    every algorithm; one that communicates after each iteration plays that many rounds. With a
-    `folder` the run is written there; called again with the same folder, a run that was killed goes
-    on from its last checkpoint (at most `checkpoint_seconds` of work is lost), and one that has
-    ended is read back. `evaluate(model)` returns named metrics, every `evaluate_every` rounds (0:
-    at the end). `schedule` replaces a constant `eta` and `gamma` (its own are then used), `cohorts`
-    full participation. `workers` threads (one per core) change the speed and nothing else. With
-    `engine="distributed"`, in a script that torchrun starts, clients are spread over its processes;
-    the first writes the folder, and one that says nothing for `timeout_seconds` counts as lost.
-    `observe` is called with each round's record; `collate` makes a batch of a list of examples.
-    `precision="bfloat16"` computes losses under autocast; parameters and steps stay as they are.
-    `monitor=True` warns when the run leaves the regime of the theory (see `runs.monitor`).
+    Args:
+        model: Any module. Its trainable parameters and buffers are trained and averaged.
+        clients: One map-style dataset, or tuple of tensors, per client.
+        loss: `loss(model, batch)` returns the mean loss of the batch, a scalar.
+        eta: Step size η.
+        gamma: Length γ of a clipped step. Rounds are clipped if the norm of the global gradient is
+            above γ/η.
+        local_steps: Number I of steps that each client takes between two exchanges.
+        rounds: Number R of rounds. The budget is R·I iterations for every algorithm; one that
+            communicates after each iteration plays R·I rounds.
+        batch_size: Examples in a client's batch.
+        algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
+        seed: Decides batches, cohorts and random draws; equal calls give equal runs.
+        folder: Where the run is written. Called again with the same folder, a run that was killed
+            goes on from its last checkpoint, and a run that has ended is read back.
+        schedule: Replaces a constant `eta` and `gamma`; its own values are then used.
+        cohorts: Who takes part in each round; by default everybody.
+        evaluate: `evaluate(model)` returns metrics by name, for example `{"accuracy": 0.9}`.
+        evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
+        collate: Makes a batch of a list of examples.
+        precision: "bfloat16" computes losses under autocast; parameters and steps keep their type.
+        engine: Where clients run: "simulation", "distributed" (in a script that torchrun starts),
+            or an engine of your own.
+        workers: Number of threads; it changes the speed and nothing else.
+        timeout_seconds: A process that is silent for so long counts as lost (distributed only).
+        checkpoint_seconds: Seconds of work that a crash may cost; 0 saves after every round.
+        observe: Called with the record of each round.
+        monitor: Warn when training leaves the regime that the theory covers.
+
+    Returns:
+        The run: its status, its history of rounds, and the trained model.
+
+    Raises:
+        EpisodeError: An argument is wrong, or the folder holds another run.
+        ClientError: A client's data, model or loss failed during training.
+
+    Example:
+        >>> import episode, torch
+        >>> silos = [(torch.randn(20, 3) + shift, torch.full((20, 1), shift)) for shift in (0., 1.)]
+        >>> def loss(model, batch):
+        ...     return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+        >>> run = episode.fit(torch.nn.Linear(3, 1), silos, loss, eta=0.1, gamma=0.5,
+        ...                   local_steps=4, rounds=5, batch_size=10)
+        >>> run.status
+        'finished'
     """
-    numbers = {"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds}
-    numbers["timeout_seconds"] = timeout_seconds
-    counts = {"local_steps": local_steps, "rounds": rounds, "batch_size": batch_size, "seed": seed}
-    counts |= {"evaluate_every": evaluate_every, "workers": 1 if workers is None else workers}
-    _check_types(numbers, (int, float), "a number")
-    _check_types(counts, int, "a whole number")
-    if isinstance(algorithm, str):
-        algorithm = Algorithm.named(algorithm)
-    if not isinstance(algorithm, Algorithm):
-        raise EpisodeError(
-            f"algorithm is a {type(algorithm).__name__}: give a name, such as 'episode', or "
-            "an Algorithm(correction, clipping)."
-        )
-    if cohorts is not None and not hasattr(cohorts, "at"):
+    _check_types({"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds,
+                  "timeout_seconds": timeout_seconds}, (int, float), "a number")  # fmt: skip
+    _check_types({"local_steps": local_steps, "rounds": rounds, "batch_size": batch_size,
+                  "seed": seed, "evaluate_every": evaluate_every,
+                  "workers": 1 if workers is None else workers}, int, "a whole number")  # fmt: skip
+    if cohorts is not None and not isinstance(cohorts, Cohorts):
         raise EpisodeError(f"cohorts is {cohorts!r}: give Full(), Uniform(...) or Cyclic(...).")
     plan = Plan(
-        algorithm, schedule or Schedule(eta, gamma), rounds, local_steps, seed, cohorts or Full()
+        Algorithm.of(algorithm),
+        schedule or Schedule(eta, gamma),
+        rounds,
+        local_steps,
+        seed,
+        cohorts or Full(),
     )
-    if timeout_seconds <= 0:
-        raise EpisodeError(f"timeout_seconds is {timeout_seconds}: it must be more than 0.")
-    for name in ("evaluate_every", "checkpoint_seconds"):
-        if (value := {**numbers, **counts}[name]) < 0:
-            raise EpisodeError(f"{name} is {value}: it must be 0 or more.")
+    record = RecordSettings(evaluate_every, checkpoint_seconds)
     task = NeuralTask(
         model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate,
         precision=precision,
     )  # fmt: skip
     plan.check(task.num_clients)
-    config = _describe(plan, task, batch_size, evaluate_every)
     device = str(next(model.parameters()).device)
-    if str(engine) == "flower":
-        raise EpisodeError("fit has the data here: for sites that keep theirs, use episode.flower.")
-    if engine not in ENGINES:
-        raise unknown("engine", engine, ENGINES)
-    cluster = None
-    if engine == "distributed":
-        cluster = Cluster.join({"config": config}, timeout_seconds, device)
-    job = Job(
-        plan,
-        task,
-        config,
-        identity_of(config),
-        workers,
-        device,
-        evaluate_every,
-        checkpoint_seconds,
-        cluster,
-    )
-    if monitor and (cluster is None or cluster.writes):
+    settings = EngineSettings(str(engine), workers, device, timeout_seconds)
+    job = Job(plan, task, _describe(plan, task, batch_size, record), settings, record)
+    return _join_and_train(job, folder, observe, monitor)
+
+
+def _join_and_train(
+    job: Job, folder: str | Path | None, observe: Observe | None, monitor: bool | Monitor
+) -> Run:
+    processes = registry.join(job.engine, {"config": job.config})
+    job = replace(job, processes=processes)
+    if monitor:
         watch = monitor if isinstance(monitor, Monitor) else Monitor()
-        job, observe = watch.watch(job), also(watch, observe)
+        job = replace(job, plan=watch.watch(job.plan))
+        observe = combined(watch if processes.writes else None, observe)
     try:
-        return execute(job, Path(folder) if folder is not None else None, observe)
+        return train(job, Path(folder) if folder is not None else None, observe)
     finally:
-        if cluster is not None:
-            cluster.leave()
+        processes.leave()
 
 
 def _check_types(values: dict[str, Any], kind: Any, wanted: str) -> None:
@@ -130,23 +148,20 @@ def _check_types(values: dict[str, Any], kind: Any, wanted: str) -> None:
             raise EpisodeError(f"{name} is {value!r}: it must be {wanted}.")
 
 
-def _describe(plan: Plan, task: NeuralTask, batch_size: int, evaluate_every: int) -> dict[str, Any]:
-    """What a folder is known by: all but the code itself, and the data but for a few examples."""
+def _describe(
+    plan: Plan, task: NeuralTask, batch_size: int, record: RecordSettings
+) -> dict[str, Any]:
+    """Return what identifies the run's folder: settings, shapes, and a few examples of the data.
+
+    The code of the model and the loss cannot be compared.
+    """
     shapes = {name: list(p.shape) for name, p in task.model.named_parameters() if p.requires_grad}
-    return {
-        "made_by": "fit",
-        "seed": plan.seed,
-        "task": {
-            "name": type(task.model).__name__,
-            "parameters": shapes,
-            "examples": [task.examples(c) for c in range(task.num_clients)],
-            "data": [batches.fingerprint() for batches in task.batches],
-            "batch_size": batch_size,
-            "precision": task.precision,
-        },
-        "algorithm": plan.algorithm.to_dict(),
-        "schedule": vars(plan.schedule) | {"milestones": list(plan.schedule.milestones)},
-        "budget": {"rounds": plan.rounds, "local_steps": plan.local_steps},
-        "cohorts": {"kind": type(plan.cohorts).__name__.lower(), **vars(plan.cohorts)},
-        "record": {"evaluate_every": evaluate_every},
+    described = {
+        "name": type(task.model).__name__,
+        "parameters": shapes,
+        "examples": [task.examples(c) for c in range(task.num_clients)],
+        "data": [batches.fingerprint() for batches in task.batches],
+        "batch_size": batch_size,
+        "precision": task.precision,
     }
+    return describe(plan, described, {"evaluate_every": record.evaluate_every}, made_by="fit")

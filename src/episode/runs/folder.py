@@ -1,7 +1,8 @@
-"""A run's folder, while it is being written: append-only, and never half a file."""
+"""A run's folder while it is written: rounds are appended, other files replaced as a whole."""
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import platform
@@ -15,12 +16,13 @@ from torch import Tensor
 
 from episode.errors import EpisodeError, differences
 from episode.federation.checkpoint import write_tensors
+from episode.federation.protocols import LabelCounts
 from episode.results import store
 from episode.version import __version__
 
 
 class RunFolder:
-    """Where one run is written; holds a lock on the folder while open."""
+    """The folder of one run; it is locked while open."""
 
     def __init__(self, path: Path, config: dict[str, Any], identity: str) -> None:
         self.path = path
@@ -63,22 +65,22 @@ class RunFolder:
             self._lock.close()
 
     def rounds(self) -> list[dict[str, Any]]:
-        """All rounds written."""
+        """Return the records of all rounds written."""
         return store.read_rounds(self.path / store.ROUNDS)
 
     def summary(self) -> dict[str, Any] | None:
-        """The summary of a run that has ended, else None."""
+        """Return the summary of a run that has ended, else None."""
         path = self.path / store.SUMMARY
         return store.read_json(path) if path.exists() else None
 
     def forget_failure(self) -> None:
-        """A run that failed goes on: its summary is no longer true."""
+        """Remove the summary of a failed run, because the run goes on."""
         ended = self.summary()
         if ended is not None and ended["status"] == "failed":
             (self.path / store.SUMMARY).unlink()
 
     def keep_rounds(self, count: int) -> list[dict[str, Any]]:
-        """Drops what was written after the checkpoint, and opens the file for what comes next."""
+        """Drop rounds written after the checkpoint, and open the file for those that follow."""
         path = self.path / store.ROUNDS
         kept = [r for r in self.rounds() if r["round"] < count]
         if len(kept) != count:
@@ -91,25 +93,30 @@ class RunFolder:
         return kept
 
     def append(self, record: dict[str, Any]) -> None:
-        """One more line of rounds.jsonl."""
+        """Append a line to rounds.jsonl."""
         assert self._rounds is not None
         self._rounds.write(store.dumps(record) + "\n")
         self._rounds.flush()
 
     def sync(self) -> None:
-        """What was appended is on the disk, before a checkpoint says so."""
+        """Force appended rounds to the disk, before a checkpoint counts on them."""
         assert self._rounds is not None
         os.fsync(self._rounds.fileno())
 
     def finish(self, summary: dict[str, Any], model: dict[str, Tensor] | None = None) -> None:
-        """Writes the model, then the summary: a folder with a summary is complete."""
+        """Write the model, then the summary: a folder with a summary is complete."""
         if model is not None:
             copies = {name: t.detach().cpu().clone() for name, t in model.items()}
             write_tensors(self.path / store.MODEL, copies)
         self._write(store.SUMMARY, store.dumps(summary, indent=2) + "\n")
 
+    def write_label_counts(self, counts: LabelCounts | None) -> None:
+        """Store who has which labels, for reports."""
+        if counts is not None:
+            self._write(store.PARTITION, store.dumps(dataclasses.asdict(counts)) + "\n")
+
     def _claim(self) -> None:
-        """Makes the folder this run's, or refuses one that is another's."""
+        """Claim the folder for this run, or raise an error if it holds another."""
         path = self.path / store.CONFIG
         if not path.exists():
             self._write(store.ENVIRONMENT, store.dumps(environment(), indent=2) + "\n")
@@ -120,7 +127,7 @@ class RunFolder:
         if not isinstance(found, dict) or found.get("id") != self.identity:
             config = store.loads(store.dumps(self._config))
             keys = differences(found, config) if isinstance(found, dict) else {}
-            differing = [key for key in keys if key not in _HARMLESS]
+            differing = [key for key in keys if key not in (*store.NOT_DECIDING, "id")]
             where = f" (they differ in {', '.join(differing)})" if differing else ""
             raise EpisodeError(
                 f"The folder {self.path} holds a run of another configuration{where}: "
@@ -132,7 +139,7 @@ class RunFolder:
 
 
 def environment() -> dict[str, Any]:
-    """What the run ran on."""
+    """Return the versions, the machine and the command of this run."""
     return {
         "episode": __version__,
         "torch": torch.__version__,
@@ -142,14 +149,3 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
-
-
-_HARMLESS = {
-    "id",
-    "engine.name",
-    "engine.workers",
-    "engine.timeout_seconds",
-    "engine.min_replies",
-    "engine.retries",
-    "record.checkpoint_seconds",
-}

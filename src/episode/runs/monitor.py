@@ -1,63 +1,52 @@
-"""A cheap watch on a run: warns, once each, when it leaves the regime that the theory is about.
+"""A cheap watch on a run: it warns when training leaves the regime that the theory covers.
 
-It reads each round's record, and for corrections looks at a few of the local steps.
+It reads only the record of each round.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
-from episode.core.algorithm import Algorithm
-from episode.core.vectors import Scalar, Vector, norm
 from episode.errors import EpisodeError
+from episode.federation.rounds import Plan
 from episode.runs.records import Record
-from episode.runs.trainer import Job
 
 WINDOW = 20
-"""Rounds over which "never", "always" and medians are meant."""
+"""Number of rounds over which "never", "always" and medians are meant."""
 REACH = 2 * (1 + 2 / 11)
-"""Lemma 1 bounds an unclipped round's drift by 2ηI(2σ + γ/η); the theorem's γ/η is at least 11σ, so
-that is at most REACH·γI."""
+"""Lemma 1 bounds an unclipped round's drift by 2ηI(2σ + γ/η). The theorem has γ/η ≥ 11σ, so the
+bound is at most REACH·γI."""
 EVERY = 3
-"""Of every so many rounds of a client, the first step of one is looked at: two norms cost little,
-but not nothing."""
+"""One in so many clients measures its correction in a round: two norms are cheap, but not free."""
 EXPLODING = 10.0
-"""An unclipped round that went this many times as far as a clipped one can, γI, has exploded."""
+"""An unclipped round has exploded if it went this many times as far as a clipped one can, γI."""
 OVERCORRECTED = 1.5
-"""Corrections of about the gradients' size are what heterogeneous clients need; beyond this they
-are stale, or made of noise."""
-
-
-@dataclass(frozen=True)
-class _Watched(Algorithm):
-    """An algorithm that shows each step's raw gradient and correction before it is taken."""
-
-    look: Callable[[Vector, Vector], None] = field(default=lambda g, s: None, compare=False)
-
-    def step(
-        self,
-        x: Vector,
-        gradient: Vector,
-        shift: Vector | None,
-        velocity: Vector | None,
-        G_norm: Scalar,
-        eta: Scalar,
-        gamma: Scalar,
-    ) -> tuple[Scalar, Scalar | None]:
-        """As the algorithm's own, after a look."""
-        if shift is not None:
-            self.look(gradient, shift)
-        return super().step(x, gradient, shift, velocity, G_norm, eta, gamma)
+"""Heterogeneous clients need corrections of about the gradients' size; larger ones are stale or
+mostly noise."""
 
 
 class Monitor:
-    """Watches one run; `say` is told each warning, once. By default it becomes a Python warning."""
+    """Watches one run and gives each kind of warning once.
+
+    Pass it to `fit(monitor=...)`.
+
+    Args:
+        sigma: Standard deviation of the stochastic gradients, if known; it sharpens the bound on
+            drift.
+        say: Called with each warning; by default it becomes a Python warning.
+
+    Raises:
+        EpisodeError: `sigma` is negative or not a number.
+
+    Example:
+        >>> warnings_given = []
+        >>> monitor = Monitor(say=warnings_given.append)
+        >>> monitor.said
+        {}
+    """
 
     def __init__(
         self, sigma: float | None = None, say: Callable[[str], None] | None = None
@@ -71,34 +60,18 @@ class Monitor:
         self._recent: deque[Record] = deque(maxlen=WINDOW)
         self._ratios: deque[float] = deque(maxlen=WINDOW)
         self._local_steps = 1
-        self._seen = threading.local()
-        self._lock = threading.Lock()
-        self._sums = [0.0, 0.0]
 
-    def watch(self, job: Job) -> Job:
-        """The same job, with its local steps in sight; the run is the same, bit for bit."""
-        self._local_steps = job.plan.local_steps
-        values = {
-            f.name: getattr(job.plan.algorithm, f.name) for f in dataclasses.fields(Algorithm)
-        }
-        algorithm = _Watched(**values, look=self._look)
-        return dataclasses.replace(job, plan=dataclasses.replace(job.plan, algorithm=algorithm))
+    def watch(self, plan: Plan) -> Plan:
+        """Return the plan with measured corrections; the run is the same, bit for bit."""
+        self._local_steps = plan.local_steps
+        return dataclasses.replace(plan, measure_every=EVERY)
 
     def __call__(self, record: Record) -> None:
-        """Looks at a round's record."""
+        """Examine a round's record."""
         self._recent.append(record)
         self._look_at_threshold(record)
         self._look_at_drift(record)
-        self._look_at_corrections()
-
-    def _look(self, gradient: Vector, shift: Vector) -> None:
-        count = getattr(self._seen, "steps", 0)
-        self._seen.steps = count + 1
-        if count % (EVERY * self._local_steps):
-            return
-        sizes = float(norm(shift)), float(norm(gradient))
-        with self._lock:
-            self._sums = [a + b for a, b in zip(self._sums, sizes, strict=True)]
+        self._look_at_corrections(record)
 
     def _look_at_threshold(self, record: Record) -> None:
         if record["clipped"] is None or len(self._recent) < WINDOW:
@@ -142,12 +115,9 @@ class Monitor:
                 f"Lemma 1's bound of {limit:.3g}: η or I is too large for this loss or its noise.",
             )
 
-    def _look_at_corrections(self) -> None:
-        with self._lock:
-            corrections, gradients = self._sums
-            self._sums = [0.0, 0.0]
-        if gradients > 0:
-            self._ratios.append(corrections / gradients)
+    def _look_at_corrections(self, record: Record) -> None:
+        if "correction_ratio" in record:
+            self._ratios.append(record["correction_ratio"])
         if len(self._ratios) < WINDOW:
             return
         ratio = sorted(self._ratios)[WINDOW // 2]
@@ -163,15 +133,3 @@ class Monitor:
         if kind not in self.said:
             self.said[kind] = text
             self._say(text)
-
-
-def also(first: Callable[[Record], None], second: Callable[[Record], None] | None) -> Any:
-    """Both observers, one after the other."""
-    if second is None:
-        return first
-
-    def observe(record: Record) -> None:
-        first(record)
-        second(record)
-
-    return observe

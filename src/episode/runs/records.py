@@ -1,10 +1,10 @@
-"""What a run leaves behind: a record of each round, and what it came to."""
+"""Result of a training run, and the record of each of its rounds."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from episode.errors import EpisodeError
 from episode.federation.rounds import Telemetry
-from episode.federation.state import ServerState, Status
+from episode.federation.state import Buffers, ServerState, Status
 
 Record = dict[str, Any]
 Observe = Callable[[Record], None]
@@ -20,18 +20,35 @@ Observe = Callable[[Record], None]
 
 @dataclass
 class Run:
-    """What a run came to."""
+    """Result of a training run.
+
+    Example:
+        >>> import episode, torch
+        >>> data = (torch.randn(8, 2), torch.randn(8, 1))
+        >>> loss = lambda model, batch: ((model(batch[0]) - batch[1]) ** 2).mean()
+        >>> run = episode.fit(torch.nn.Linear(2, 1), [data, data], loss, eta=0.1, gamma=1.0,
+        ...                   local_steps=2, rounds=3, batch_size=4)
+        >>> run.status, len(run.history)
+        ('finished', 3)
+    """
 
     status: Status
-    """finished, or diverged: then `x` and `model` are those of the last finite round."""
+    """`finished` or `diverged`; if diverged, `x` and `model` are those of the last finite round."""
     history: History
+    """One record for each round."""
     summary: Record
+    """Final status, costs and metrics, as in the folder's summary.json."""
     x: Tensor
+    """The trained parameters as one vector, `[d]`."""
+    buffers: Buffers = field(default_factory=Buffers)
+    """The model's buffers, such as BatchNorm's statistics."""
     folder: Path | None = None
+    """Where the run was written, if it was."""
     model: nn.Module | None = None
+    """The trained model, if the run was started with one."""
 
     def __repr__(self) -> str:
-        """Short: the history can be long."""
+        """Return a short text, because the history can be long."""
         where = f", folder={str(self.folder)!r}" if self.folder else ""
         metrics = {"loss": self.summary.get("loss"), **self.summary.get("metrics", {})}
         shown = ", ".join(f"{k}={v:.4g}" for k, v in metrics.items() if v is not None)
@@ -39,10 +56,14 @@ class Run:
 
 
 class History(list[Record]):
-    """One record per round, in order: a list of dicts."""
+    """List of the rounds' records, each a dict, in order."""
 
     def frame(self) -> Any:
-        """The records as a pandas DataFrame, the task's figures as columns of their own."""
+        """Return the records as a pandas DataFrame, with a column for each metric of the task.
+
+        Raises:
+            EpisodeError: pandas is not installed.
+        """
         try:
             import pandas as pd
         except ImportError:
@@ -53,9 +74,9 @@ class History(list[Record]):
 
 
 def make_record(telemetry: Telemetry, server: ServerState) -> Record:
-    """One line of rounds.jsonl; counts and seconds are totals so far.
+    """Return one line of rounds.jsonl; counts and seconds are totals so far.
 
-    Where the round was evaluated, the task's figures of x̄_{r+1} join it as `figures`.
+    If the round was evaluated, the trainer adds the task's metrics of x̄_{r+1} as `metrics`.
     """
     metrics = telemetry.metrics
     count = len(metrics["loss"])
@@ -72,10 +93,18 @@ def make_record(telemetry: Telemetry, server: ServerState) -> Record:
         "drift": _largest(metrics["drift"]),
         "cohort": telemetry.cohort,
         **dataclasses.asdict(server.counts),
+        **_correction_ratio(metrics),
     }
 
 
+def _correction_ratio(metrics: dict[str, list[Any]]) -> Record:
+    """Return how large corrections are against the gradients that they correct, if measured."""
+    gradients = sum(v for v in metrics.get("gradient_norm", []) if v is not None)
+    corrections = sum(v for v in metrics.get("correction_norm", []) if v is not None)
+    return {"correction_ratio": corrections / gradients} if gradients > 0 else {}
+
+
 def _largest(values: list[float | None]) -> float | None:
-    """The maximum; NaN if one is NaN, so that it is seen; None where nothing was measured."""
+    """Return the maximum, NaN if any value is NaN, or None if nothing was measured."""
     known = [v for v in values if v is not None]
     return next((v for v in known if v != v), max(known, default=None))

@@ -1,4 +1,4 @@
-"""A run's rounds as TensorBoard events, while it goes: `tensorboard --logdir runs`."""
+"""TensorBoard events of a run while it trains: `tensorboard --logdir runs`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from episode.errors import EpisodeError
 from episode.runs.records import Record
 
 EVENTS = "events"
-"""The folder of the events, in the run's."""
+"""Name of the events' folder inside the run's folder."""
 ROUND = ("loss", "global_norm", "threshold", "eta", "gamma", "clipped_steps", "largest_norm")
 COSTS = ("exchanges", "bytes_up", "bytes_down", "gradients", "seconds")
 
 
 class Tracker:
-    """Writes each round's record as events; when a run goes on, what it plays again is replaced."""
+    """Writes each round's record as events; rounds that a resumed run repeats are replaced."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / EVENTS
@@ -55,6 +55,6 @@ def _summary_writer() -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise EpisodeError(
-            "Tracking needs tensorboard: pip install 'episode-fl[track]' -c constraints.txt."
+            "Tracking needs tensorboard: pip install 'episode-fl[track]'."
         ) from None
     return SummaryWriter

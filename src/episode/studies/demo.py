@@ -10,7 +10,7 @@ from episode.results.plots import draw_curves
 from episode.results.store import StoredRun, read_run
 from episode.runs.config import Experiment
 from episode.runs.records import Observe
-from episode.runs.trainer import execute, job_of
+from episode.studies.sweep import play
 
 PICTURE = "demo.png"
 
@@ -42,7 +42,7 @@ def run_demo(
     runs = []
     for name, experiment in experiments(seed, rounds).items():
         target = folder / name
-        execute(job_of(experiment), target, watch(name, experiment), stop)
+        play(experiment, target, watch(name, experiment), stop)
         runs.append(read_run(target))
     draw_curves(
         runs,

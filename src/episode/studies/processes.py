@@ -129,8 +129,8 @@ def _play_order(
 ) -> tuple[str, Any]:
     experiment = Experiment.from_dict(values)
     if experiment.engine.workers is None:
-        engine = experiment.engine.model_copy(update={"workers": threads})
-        experiment = experiment.model_copy(update={"engine": engine})
+        engine = replace(experiment.engine, workers=threads)
+        experiment = replace(experiment, engine=engine)
     spoken_at = 0.0
 
     def show(record: Record) -> None:

@@ -9,17 +9,19 @@ import fcntl
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from episode.engines.registry import engine_class
 from episode.engines.rendezvous import under_torchrun
 from episode.errors import ClientError, EpisodeError
 from episode.results import store
 from episode.runs.config import Experiment
-from episode.runs.records import Observe, Record, Run
-from episode.runs.trainer import Job, execute, job_of, join
+from episode.runs.observers import tracked
+from episode.runs.records import Observe, Record
+from episode.runs.trainer import prepared, train
 
 LOCK = "sweep.lock"
 ENDED = ("finished", "diverged")
@@ -98,7 +100,7 @@ def sweep(
                 outcomes[experiment.name] = outcome
                 display.end(outcome)
         jobs = min(orders.jobs or os.cpu_count() or 1, len(pending))
-        if under_torchrun() or any(e.engine.name != "simulation" for e in pending):
+        if under_torchrun() or not all(engine_class(e.engine.name).single_process for e in pending):
             jobs = 1  # each run has processes of its own
         if jobs > 1:
             from episode.studies.processes import play_apart
@@ -114,30 +116,9 @@ def sweep(
 def play(
     experiment: Experiment, target: Path, observe: Observe | None, stop: Callable[[], bool] | None
 ) -> Record:
-    """One run, by this process, all of its cluster, or Flower's simulation; its summary."""
-    _, cluster = join(lambda: experiment)
-    with cluster.together() if cluster else nullcontext():
-        job = job_of(experiment, cluster)
-        job.plan.check(job.task.num_clients)
-        run = play_job(job, experiment, target, observe, stop)
-    if cluster:
-        cluster.leave()
-    return run.summary
-
-
-def play_job(
-    job: Job,
-    experiment: Experiment,
-    target: Path,
-    observe: Observe | None,
-    stop: Callable[[], bool] | None,
-) -> Run:
-    """The job on the engine that its config asks for; on a cluster, always on that."""
-    if experiment.engine.name == "flower" and job.cluster is None:
-        from episode.flower.app import execute_on_flower
-
-        return execute_on_flower(job, experiment, target, observe, stop)
-    return execute(job, target, observe, stop)
+    """Run one experiment, on the engine that its config names, and return its summary."""
+    with prepared(lambda: experiment) as (_, job):
+        return train(job, target, observe, stop).summary
 
 
 def play_one(
@@ -146,7 +127,7 @@ def play_one(
     """One run as an outcome: a client's own failure is one too, a mistake in the config is not."""
     target = orders.folder / experiment.name
     try:
-        with observers(target, orders.track, show) as observe:
+        with tracked(target, orders.track, show) as observe:
             summary = play(experiment, target, observe, stop)
     except ClientError as error:
         return Outcome(experiment.name, "failed", str(error))
@@ -155,24 +136,6 @@ def play_one(
     except Exception as error:  # noqa: BLE001 - one run's failure is not the sweep's
         return Outcome(experiment.name, "failed", f"{type(error).__name__}: {error}")
     return Outcome(experiment.name, summary["status"], summary.get("reason", ""))
-
-
-@contextmanager
-def observers(target: Path, track: bool, show: Observe | None) -> Iterator[Observe | None]:
-    """What looks at each round: a display, and TensorBoard where it is asked for."""
-    if not track:
-        yield show
-        return
-    from episode.runs.tensorboard import Tracker
-
-    with Tracker(target) as tracker:
-
-        def both(record: Record) -> None:
-            tracker(record)
-            if show is not None:
-                show(record)
-
-        yield both
 
 
 def write_plan(folder: Path, axes: dict[str, Any], experiments: Sequence[Experiment]) -> None:

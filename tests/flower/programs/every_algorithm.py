@@ -10,22 +10,18 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from episode.flower.simulation import require_flower, simulate
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
 
-require_flower()
-
-from flwr.app import Context  # noqa: E402
-from flwr.serverapp import Grid, ServerApp  # noqa: E402
-
-from episode import ALGORITHMS, Algorithm  # noqa: E402
-from episode.core.schedule import Schedule  # noqa: E402
-from episode.engines.simulation import Simulation  # noqa: E402
-from episode.federation.rounds import Plan, Rounds  # noqa: E402
-from episode.federation.state import ServerState  # noqa: E402
-from episode.flower.rounds import SiteRounds  # noqa: E402
-from episode.flower.server import FlowerEngine  # noqa: E402
-from episode.flower.sites import Patience, Sites  # noqa: E402
-from federation import SETTINGS, SITES, app, task  # noqa: E402
+from episode import ALGORITHMS, Algorithm
+from episode.core.schedule import Schedule
+from episode.engines.simulation import Simulation
+from episode.federation.rounds import Plan, Rounds
+from episode.federation.state import ServerState
+from episode.flower.server import FlowerEngine
+from episode.flower.simulation import quiet_environment, simulated_grid
+from episode.flower.sites import Limits, Sites
+from federation import SETTINGS, SITES, app, task
 
 client = app()
 server = ServerApp()
@@ -45,12 +41,12 @@ def rounds_of(algorithm: Algorithm) -> int:
 
 
 def differences(grid: Grid, rounds: Callable[[Algorithm], int]) -> Iterator[tuple[str, float]]:
-    sites = Sites(grid, Patience(deadline=120, start_seconds=120), SETTINGS["seed"])
+    sites = Sites(grid, Limits(deadline=120, start_seconds=120), SETTINGS["seed"])
     sites.meet()
     schedule = Schedule(SETTINGS["eta"], SETTINGS["gamma"])
     for name, algorithm in ALGORITHMS.items():
         plan = Plan(algorithm, schedule, rounds(algorithm), local_steps=2, seed=SETTINGS["seed"])
-        theirs = end_of(SiteRounds(plan, task(), FlowerEngine(sites, algorithm)))
+        theirs = end_of(Rounds(plan, task(), FlowerEngine(sites, algorithm)))
         ours = end_of(Rounds(plan, task(), Simulation(task(), algorithm, workers=1)))
         pairs = [(theirs.x, ours.x), (theirs.buffers.floats, ours.buffers.floats)]
         yield name, max(float((a - b).abs().max()) for a, b in pairs)
@@ -67,7 +63,8 @@ def end_of(rounds: Rounds) -> ServerState:
 
 
 def main() -> None:
-    found = simulate(client, lambda grid: dict(differences(grid, lambda _: 3)), SITES, workers=2)
+    with quiet_environment(), simulated_grid(client, SITES, workers=2) as grid:
+        found = dict(differences(grid, lambda _: 3))
     for name, difference in found.items():
         sys.stdout.write(f"{name} differs by {difference}\n")
 

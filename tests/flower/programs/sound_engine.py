@@ -14,26 +14,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from episode.flower.simulation import require_flower, simulate
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 
-require_flower()
-
-from flwr.app import Context  # noqa: E402
-from flwr.clientapp import ClientApp  # noqa: E402
-from flwr.serverapp import Grid  # noqa: E402
-
-from episode import Algorithm  # noqa: E402
-from episode.federation.protocols import Task  # noqa: E402
-from episode.flower.client import Site, add_actions  # noqa: E402
-from episode.flower.server import FlowerEngine  # noqa: E402
-from episode.flower.sites import Patience, Sites  # noqa: E402
-from episode.testing import check_engine  # noqa: E402
-from episode.testing.problems import Problem  # noqa: E402
+from episode import Algorithm
+from episode.federation.protocols import Task
+from episode.flower.client import Site, add_actions
+from episode.flower.server import FlowerEngine
+from episode.flower.simulation import quiet_environment, simulated_grid
+from episode.flower.sites import Limits, Sites
+from episode.testing import check_engine
+from episode.testing.problems import Problem
 
 FOLDER = "EPISODE_TEST_TASKS"
 MOST = 6
 """Clients of the largest task of the checks."""
-PATIENCE = Patience(deadline=120, start_seconds=120)
+LIMITS = Limits(deadline=120, start_seconds=120)
 
 
 class First:
@@ -64,7 +61,7 @@ def check(grid: Grid) -> list[str]:
         number = next(numbers)
         task_file(number).write_bytes(pickle.dumps(task))
         seen: Any = grid if nodes is None else First(grid, nodes)
-        sites = Sites(seen, PATIENCE, number)
+        sites = Sites(seen, LIMITS, number)
         sites.meet(task.num_clients)
         return sites
 
@@ -82,7 +79,9 @@ def main() -> None:
     add_actions(client, site, threads=1)
     with tempfile.TemporaryDirectory() as folder:
         os.environ[FOLDER] = folder
-        for line in simulate(client, check, MOST, workers=2):
+        with quiet_environment(), simulated_grid(client, MOST, workers=2) as grid:
+            lines = check(grid)
+        for line in lines:
             sys.stdout.write(line + "\n")
 
 

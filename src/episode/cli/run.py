@@ -1,0 +1,251 @@
+"""Commands for single runs: `demo`, `run`, `list`, `verify`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from episode.cli.data import shortcuts
+from episode.cli.progress import RunProgress
+from episode.cli.results import Track
+from episode.cli.terminal import AsJson, Quiet, err, out, stoppable, strict
+from episode.errors import EpisodeError, unknown
+
+if TYPE_CHECKING:
+    from episode.federation.job import Job
+    from episode.runs.config import Experiment
+    from episode.runs.records import Observe, Run
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    app.command(epilog="Example: episode demo --folder runs/demo")(demo)
+    app.command(epilog="Example: episode run --set algorithm=episode --set task.similarity=10")(run)
+    app.command(name="list", epilog="Example: episode list algorithms")(list_names)
+    app.command(epilog="Example: episode verify")(verify)
+
+
+def demo(
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the runs and the picture.", show_default="runs/demo"),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Random seed: other seeds split the data differently.")
+    ] = 0,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Number of rounds, each of 8 local steps.")
+    ] = 60,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare all algorithms on one task, in a table and a picture (about a minute)."""
+    from episode.results.tables import as_table, comparison
+    from episode.studies.demo import PICTURE, experiments, run_demo
+
+    names = experiments(seed, rounds)
+    if folder is None:
+        usual = (seed, rounds) == (0, 60)
+        folder = Path("runs/demo" if usual else f"runs/demo-seed{seed}-rounds{rounds}")
+    with RunProgress(quiet) as progress, stoppable(f"episode demo --folder {folder}") as stop:
+        runs = run_demo(folder, seed, rounds, progress.bar, stop)
+    rows = comparison(runs)
+    if as_json:
+        out.print_json(data=strict(rows))
+        return
+    out.print(as_table(rows, f"{len(names)} algorithms, one budget: digits, labels sorted"))
+    out.print()
+    out.print(_conclusion({row["algorithm"]: row for row in rows}))
+    out.print(f"Curves: {folder / PICTURE}   Runs: {folder}/<algorithm>/rounds.jsonl")
+
+
+def run(
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="A TOML file or a run's folder; without it, defaults are used."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a setting: section.key=value. May be repeated."),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="Where clients run: simulation, flower, or my_engine.py:MyEngine."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the run.", show_default="a new folder in runs/"),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="The task: a name from episode list tasks, or my_task.py:MyTask."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The task's data. Without --task: a folder with one folder per silo."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The task's model, such as lstm.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on where the folder's run stopped.")] = False,
+    monitor: Annotated[
+        bool, typer.Option(help="Warn when training leaves the regime that the theory covers.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option(help="Check and print the config without running it.")
+    ] = False,
+    track: Track = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run one experiment and write its folder.
+
+    CONFIG is a TOML file or the folder of a run. Without it every setting has its default, and
+    --dry-run prints them all. A run that diverges is a result, and its status says so.
+    Your own silos, one folder each: episode run --data silos/ --model lstm
+    """
+    from episode.runs.config import read_experiment, to_toml
+    from episode.runs.trainer import prepared
+
+    settings = [*shortcuts(config, task, data, model), *(settings or [])]
+    settings += [f"engine.name={engine}"] if engine else []
+    with prepared(lambda: read_experiment(config, settings)) as (experiment, job):
+        if dry_run:
+            text = to_toml(experiment.to_dict())
+            out.print_json(data=experiment.to_dict()) if as_json else out.print(text, markup=False)
+            return
+        folder = _folder(folder, config, experiment, resume)
+        speaks = job.processes.writes
+        if speaks and (folder / "config.json").exists() and not (resume or _restarted()):
+            raise EpisodeError(
+                f"{folder} already holds a run: go on with --resume, or choose another --folder."
+            )
+        with (
+            RunProgress(quiet or not speaks) as progress,
+            stoppable(f"episode run {folder} --resume", job.processes) as stop,
+        ):
+            bar = progress.bar(experiment.algorithm.label, experiment)
+            result = _train(job, folder, bar, stop, monitor, track)
+    if speaks:
+        _print_result({**result.summary, "folder": str(folder)}, as_json)
+
+
+def list_names(
+    kind: Annotated[
+        str, typer.Argument(help="What to list: algorithms, tasks, engines or all.")
+    ] = "all",
+    as_json: AsJson = False,
+) -> None:
+    """List algorithms, tasks and engines, one line each."""
+    from episode.runs.catalogue import catalogue
+
+    kinds = catalogue()
+    if kind not in (*kinds, "all"):
+        raise unknown("list of", kind, [*kinds, "all"])
+    chosen = kinds if kind == "all" else {kind: kinds[kind]}
+    if as_json:
+        out.print_json(data=chosen)
+        return
+    for title, entries in chosen.items():
+        out.print(f"[bold]{title}[/bold]")
+        for name, line in entries.items():
+            out.print(f"  {name:<20} {line}", markup=False)
+
+
+def verify(as_json: AsJson = False) -> None:
+    """Verify the maths: print every check with its value and its bound."""
+    from episode.testing import verify as checks
+
+    done = []
+    for check in checks():
+        done.append(check)
+        if not as_json:
+            mark = "[green]ok[/green]  " if check.passed else "[red]FAIL[/red]"
+            out.print(mark, end=" ")
+            out.print(str(check), markup=False)
+    failed = sum(not check.passed for check in done)
+    if as_json:
+        out.print_json(data=strict([vars(c) | {"passed": c.passed} for c in done]))
+    else:
+        out.print(f"{len(done) - failed} of {len(done)} checks hold.")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _folder(given: Path | None, config: Path | None, experiment: Experiment, resume: bool) -> Path:
+    """Return where the run is written."""
+    if given is not None:
+        return given
+    folder = config if config and config.is_dir() else Path("runs") / experiment.name
+    if resume and not (folder / "config.json").exists():
+        raise EpisodeError("--resume needs the run's folder: episode run FOLDER --resume")
+    return folder
+
+
+def _train(
+    job: Job, folder: Path, bar: Observe, stop: Callable[[], bool], monitor: bool, track: bool
+) -> Run:
+    from episode.runs.monitor import Monitor
+    from episode.runs.observers import combined, tracked
+    from episode.runs.trainer import train
+
+    watch = None
+    if monitor:
+        monitors = Monitor(say=lambda text: err.print(f"Warning: {text}", markup=False))
+        job = dataclasses.replace(job, plan=monitors.watch(job.plan))
+        watch = monitors if job.processes.writes else None
+    with ExitStack() as stack:
+        track = track and job.processes.writes
+        observe = stack.enter_context(tracked(folder, track, combined(watch, bar)))
+        return train(job, folder, observe, stop)
+
+
+def _restarted() -> bool:
+    """Whether torchrun has restarted this process after another of the run was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def _print_result(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        out.print_json(data=strict(summary))
+        return
+    megabytes = (summary["bytes_up"] + summary["bytes_down"]) / 1e6
+    lines = {
+        "status": summary["status"] + (f": {summary['reason']}" if "reason" in summary else ""),
+        "rounds": f"{summary['rounds']:,}",
+        "exchanges": f"{summary['exchanges']:,}",
+        "MB": f"{megabytes:,.1f}",
+        "gradients": f"{summary['gradients']:,}",
+        "seconds": f"{summary['seconds']:.1f}",
+        **_cluster_lines(summary.get("cluster")),
+        "local loss": f"{summary['loss']:.6g} (mean of the last round's local steps)",
+        **{name: f"{value:.6g}" for name, value in summary["metrics"].items()},
+        "folder": summary["folder"],
+    }
+    for name, text in lines.items():
+        out.print(f"{name:<16} {text}", markup=False)
+
+
+def _cluster_lines(cluster: dict[str, Any] | None) -> dict[str, str]:
+    if cluster is None:
+        return {}
+    traffic = cluster["since_last_start"]
+    megabytes = traffic["bytes"] / 1e6
+    text = f"{cluster['ranks']}; {traffic['collectives']:,} collectives, {megabytes:,.1f} MB"
+    return {"ranks": f"{text} since the last start"}
+
+
+def _conclusion(rows: dict[str, dict[str, Any]]) -> str:
+    """Say in words what the table shows; a loss above that of guessing is a failure."""
+    guessing = math.log(10)
+    gain = 100 * ((rows["episode"]["accuracy"] or 0) - (rows["celgc"]["accuracy"] or 0))
+    failed = [n for n, r in rows.items() if r["status"] != "finished" or r["loss"] > guessing]
+    text = f"EPISODE is {gain:.0f} points of accuracy ahead of CELGC."
+    if failed:
+        text += f" Worse than guessing (loss above {guessing:.2f}): {', '.join(failed)}."
+    return text

@@ -1,0 +1,54 @@
+"""The engines by name, and the one place where the engine of a run is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from episode.engines.rendezvous import under_torchrun
+from episode.errors import EpisodeError
+from episode.federation.job import EngineSettings, Job
+from episode.federation.processes import Processes
+from episode.federation.protocols import Engine
+from episode.registry import Registry
+
+ENGINES: Registry[type[Engine]] = Registry(
+    "engine",
+    "episode.engines",
+    {
+        "simulation": "episode.engines.simulation:Simulation",
+        "distributed": "episode.engines.distributed:Distributed",
+        "flower": "episode.flower.simulation:FlowerSimulation",
+    },
+)
+"""Engine classes by name. Other packages add theirs through entry points in `episode.engines`."""
+
+
+def engine_class(name: str) -> type[Engine]:
+    """Return the class of an engine: built in, installed, or in a file.
+
+    Raises:
+        EpisodeError: There is no such engine, or what is found is not an engine.
+    """
+    found = ENGINES.find(name)
+    if not (isinstance(found, type) and issubclass(found, Engine)):
+        raise EpisodeError(f"{name} is not an engine: derive it from episode.Engine.")
+    return found
+
+
+def settings_here(settings: EngineSettings) -> EngineSettings:
+    """Return the settings as they apply here: under torchrun every run is distributed."""
+    return replace(settings, name="distributed") if under_torchrun() else settings
+
+
+def join(settings: EngineSettings, hello: Mapping[str, Any]) -> Processes:
+    """Meet the other processes of the run, if there are any, before its task is built."""
+    settings = settings_here(settings)
+    return engine_class(settings.name).join(settings, hello)
+
+
+def opener_of(job: Job) -> Callable[[Job], AbstractContextManager[Engine]]:
+    """Return what opens the engine for this job."""
+    return job.open_engine or engine_class(settings_here(job.engine).name).open

@@ -1,0 +1,78 @@
+"""A job: all that is needed to play one run, on whatever engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from episode.errors import EpisodeError
+from episode.federation.processes import Processes
+from episode.federation.protocols import Engine, Task
+from episode.federation.rounds import Plan
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Where clients run. Except for the device, it changes only speed and the order of sums."""
+
+    name: str = "simulation"
+    """One of `episode list engines`. Under torchrun every run is `distributed`."""
+    workers: int | None = None
+    """Threads of each process; None for one per core."""
+    device: str = "cpu"
+    """`cuda` gives each process of a cluster the GPU of its local rank."""
+    timeout_seconds: float = 600.0
+    """A process of a cluster, or a site in one phase, that is silent for so long counts as lost."""
+    min_replies: int | None = None
+    """Flower: number of sites that must take part in a round; None for the whole cohort."""
+    retries: int = 2
+    """Flower: how often a round with too few sites is attempted again."""
+    max_norm: float | None = None
+    """Flower: a site's gradient with a larger norm is rejected."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for name, least in (("workers", 1), ("min_replies", 1), ("retries", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise EpisodeError(f"engine.{name} is {value}: it must be {least} or more.")
+        for name in ("timeout_seconds", "max_norm"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise EpisodeError(f"engine.{name} is {value}: it must be a number above 0.")
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """What is recorded, and how often."""
+
+    evaluate_every: int = 1
+    """Rounds of I local steps between evaluations; 0 evaluates only at the end."""
+    checkpoint_seconds: float = 30.0
+    """Seconds of work that a crash may cost; 0 writes a checkpoint after every round."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for name in ("evaluate_every", "checkpoint_seconds"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise EpisodeError(f"record.{name} is {value}: it must be 0 or more.")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A plan, the task to play it on, and how; `config` describes it in the run's folder."""
+
+    plan: Plan
+    task: Task
+    config: dict[str, Any]
+    """JSON values; those that decide the result make the run's identity."""
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    record: RecordSettings = field(default_factory=RecordSettings)
+    processes: Processes = field(default_factory=Processes)
+    """The processes that play this run together."""
+    open_engine: Callable[[Job], AbstractContextManager[Engine]] | None = None
+    """Opens the engine if `engine.name` cannot: Flower hands its apps a connection."""
