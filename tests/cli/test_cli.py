@@ -47,7 +47,7 @@ def test_run_writes_a_folder_and_prints_its_summary(tmp_path: Path) -> None:
     assert "test_accuracy" in done.stdout
     assert (tmp_path / "here" / "summary.json").exists()
     done = episode("run", *QUICK, "--folder", "here", cwd=tmp_path, code=2)
-    assert "holds a run already: go on with --resume" in done.stderr
+    assert "already holds a run: go on with --resume" in done.stderr
     again = episode("run", "here", "--resume", "--json", cwd=tmp_path)
     assert json.loads(again.stdout)["status"] == "finished"
 
@@ -79,7 +79,7 @@ def test_list_names_everything(tmp_path: Path) -> None:
         (["run", "--set", "algorithm=epsode"], "did you mean 'episode'?"),
         (["run", "--set", "cohorts.kind=uniform", "--set", "cohorts.cohort_size=99"], "8 clients"),
         (["run", "missing.toml"], "There is no config missing.toml"),
-        (["run", "--resume"], "Which run is to go on?"),
+        (["run", "--resume"], "--resume needs the run's folder"),
         (["run", ".", "--resume"], "is no run's folder"),
         (["run", "--set", "task.num_clients=5000"], "5000 clients cannot share 1438 examples"),
         (["run", "--folder", "/proc/nothing"], "cannot be written"),

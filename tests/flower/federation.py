@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,15 +123,12 @@ def in_simulation(
 
 
 @dataclass(frozen=True)
-class Without:
+class Without(Cohorts):
     """Everybody, but for the clients that are missing in some rounds."""
 
     missing: tuple[tuple[int, int], ...]
 
-    def check(self, num_clients: int) -> None:
-        pass
-
-    def at(self, round: int, num_clients: int, seed: int) -> Sequence[int]:
+    def at(self, round: int, num_clients: int, seed: int) -> list[int]:
         return [c for c in range(num_clients) if (round, c) not in self.missing]
 
 

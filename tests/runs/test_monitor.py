@@ -74,13 +74,20 @@ def test_an_exploding_run_of_episode_is_told_and_a_guarded_one_is_not() -> None:
 
 def test_corrections_larger_than_gradients_are_told() -> None:
     monitor = Monitor(say=lambda text: None)
-    watched = monitor.watch(job("episode")).plan.algorithm
     for r in range(WINDOW):
-        x, gradient, shift = torch.zeros(3), torch.ones(3), 3 * torch.ones(3)
-        for _ in range(3 * 8):  # three clients
-            watched.step(x, gradient.clone(), shift, None, 0.0, 0.1, 1.0)
-        monitor(record(r))
+        assert monitor.said == {}
+        monitor(record(r, correction_ratio=3.0))
     assert "3.0 times as large" in monitor.said["corrections larger than gradients"]
+
+
+def test_a_watched_run_measures_the_correction_of_a_client_by_hand() -> None:
+    """With slopes 3 and -1 at x = 0: G = 1, so client 0 is corrected by -2 and has gradient 3."""
+    task = {"name": "quadratics", "slopes": [3.0, -1.0], "curvatures": [1.0, 1.0], "x_0": 0.0}
+    values = {"task": task, "algorithm": {"name": "episode"}}
+    values |= {"budget": {"rounds": 1, "local_steps": 2}, "schedule": {"eta": 0.1, "gamma": 10.0}}
+    run = train(Monitor().watch(job_of(Experiment.from_dict(values))))
+    assert run.history[0]["correction_ratio"] == pytest.approx(2 / 3)
+    assert "correction_ratio" not in train(job_of(Experiment.from_dict(values))).history[0]
 
 
 def test_warnings_are_python_warnings_unless_told_otherwise() -> None:

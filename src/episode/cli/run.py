@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -197,7 +196,7 @@ def _train(
     watch = None
     if monitor:
         monitors = Monitor(say=lambda text: err.print(f"Warning: {text}", markup=False))
-        job = dataclasses.replace(job, plan=monitors.watch(job.plan))
+        job = monitors.watch(job)
         watch = monitors if job.processes.writes else None
     with ExitStack() as stack:
         track = track and job.processes.writes

@@ -134,7 +134,7 @@ def _join_and_train(
     job = replace(job, processes=processes)
     if monitor:
         watch = monitor if isinstance(monitor, Monitor) else Monitor()
-        job = replace(job, plan=watch.watch(job.plan))
+        job = watch.watch(job)
         observe = combined(watch if processes.writes else None, observe)
     try:
         return train(job, Path(folder) if folder is not None else None, observe)

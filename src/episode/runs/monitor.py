@@ -5,13 +5,13 @@ It reads only the record of each round.
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from episode.errors import EpisodeError
-from episode.federation.rounds import Plan
+from episode.federation.job import Job
 from episode.runs.records import Record
 
 WINDOW = 20
@@ -61,10 +61,10 @@ class Monitor:
         self._ratios: deque[float] = deque(maxlen=WINDOW)
         self._local_steps = 1
 
-    def watch(self, plan: Plan) -> Plan:
-        """Return the plan with measured corrections; the run is the same, bit for bit."""
-        self._local_steps = plan.local_steps
-        return dataclasses.replace(plan, measure_every=EVERY)
+    def watch(self, job: Job) -> Job:
+        """Return the job with measured corrections; the run is the same, bit for bit."""
+        self._local_steps = job.plan.local_steps
+        return replace(job, plan=replace(job.plan, measure_every=EVERY))
 
     def __call__(self, record: Record) -> None:
         """Examine a round's record."""
