@@ -1,8 +1,8 @@
-"""`FederatedSGD`: every algorithm of the grid as an optimizer, for a training loop under torchrun.
+"""`FederatedSGD`: every algorithm of the grid as an optimizer for a training loop under torchrun.
 
-Each process is one client. The loop stays as it is (`zero_grad`, `backward`, `step`); every
-`local_steps` steps the optimizer averages the model over the processes, and in between corrects and
-clips as the algorithm says. Without a process group it is one client, so clipped SGD.
+Each process is one client. The loop stays as it is (`zero_grad`, `backward`, `step`). Every
+`local_steps` steps the optimizer averages the model over the processes; in between it corrects and
+clips as the algorithm says. Without a process group there is one client: this is clipped SGD.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ from torch import Tensor
 from episode.core.algorithm import Algorithm
 from episode.core.vectors import Scalar, add_, copy_, cut, descend_, norm
 from episode.errors import EpisodeError
+from episode.federation.corrections import (
+    first_memory_is_probed,
+    mean_memory,
+    new_memory,
+    write_shift,
+)
 
-if dist.is_available():  # early: its functions keep the process group they find, and its threads
+if dist.is_available():  # early, because its functions keep the process group they find
     import torch.distributed.nn
 
 Blocks = list[Tensor]
@@ -29,14 +35,36 @@ Blocks = list[Tensor]
 class FederatedSGD(torch.optim.Optimizer):
     """Local SGD with EPISODE's corrections and clipping, or those of any other algorithm.
 
-    `lr` is the paper's η and `gamma` its γ. Their ratio is the threshold on ‖G_r‖, one for all
-    parameter groups; groups may have an `lr` and a `weight_decay` of their own, and γ follows η
-    when a scheduler changes it. The probe is the round's first batch, at no extra gradient;
-    `step(probe=closure)` takes a fresh one instead. `buffers` (such as `model.buffers()`) are
-    averaged with the model; integer ones are left alone.
+    All processes start from the first one's parameters and must step equally often. Do not wrap the
+    model in DistributedDataParallel, which averages gradients itself.
 
-    All processes start from the first one's parameters, must step equally often, and must not wrap
-    the model in DistributedDataParallel, which averages gradients already.
+    Args:
+        params: Parameters or parameter groups. A group may have its own `lr` and `weight_decay`.
+        lr: The paper's step size η. When a scheduler changes it, γ follows.
+        gamma: The paper's γ, the length of a clipped step. A round is clipped if the norm of the
+            global gradient is above γ/η, for all parameter groups.
+        local_steps: Number I of steps between two averages.
+        algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
+        momentum: Momentum of each process, kept across rounds.
+        weight_decay: Factor of the parameters that is added to each gradient.
+        nesterov: Whether to use Nesterov's momentum.
+        buffers: Buffers that are averaged with the model, such as `model.buffers()`; integer
+            buffers are left alone.
+        process_group: The processes that train together; by default all of them.
+
+    Raises:
+        EpisodeError: An argument is wrong.
+
+    Example:
+        >>> import torch
+        >>> from episode.optim import FederatedSGD
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = FederatedSGD(model.parameters(), lr=0.1, gamma=0.1, local_steps=4)
+        >>> for _ in range(8):
+        ...     optimizer.zero_grad()
+        ...     loss = model(torch.ones(5, 3)).pow(2).mean()
+        ...     loss.backward()
+        ...     optimizer.step()
     """
 
     def __init__(
@@ -74,7 +102,7 @@ class FederatedSGD(torch.optim.Optimizer):
             self._start_from_the_first()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters, between two rounds; refuses by name those that it cannot train."""
+        """Add parameters between two rounds; raise an error for those that cannot be trained."""
         if "gamma" in param_group or "momentum" in param_group:
             raise EpisodeError(
                 "A parameter group may set lr and weight_decay; gamma and momentum are for all."
@@ -100,11 +128,16 @@ class FederatedSGD(torch.optim.Optimizer):
     def step(
         self, closure: Callable[[], Any] | None = None, *, probe: Callable[[], Any] | None = None
     ) -> Any:
-        """One local step; at a round's begin also its probe, at its end the mean of all models.
+        """Take one local step; begin a round before its first step, and end it after its last.
 
-        `closure` clears the gradients, computes the loss, calls `backward` and returns the loss, as
-        for any optimizer. `probe` does the same on a batch of its own: it is called at the begin
-        of a round only, and gives G_r^i in place of the batch at hand (Algorithm 1, line 3).
+        Args:
+            closure: Clears the gradients, computes the loss, calls `backward` and returns the loss,
+                as for any optimizer.
+            probe: Does the same on a batch of its own. It is called only at the beginning of a
+                round, and gives G_r^i (Algorithm 1, line 3); by default the step's own batch does.
+
+        Returns:
+            What `closure` returned, or None.
         """
         loss = None
         if closure is not None:
@@ -127,9 +160,9 @@ class FederatedSGD(torch.optim.Optimizer):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within it the model holds the mean over all processes, for an evaluation mid-round.
+        """Give the model the mean over all processes, for an evaluation in the middle of a round.
 
-        Every process must enter it. Between two rounds the model is that mean already.
+        Every process must enter it. Between two rounds the model already is that mean.
         """
         together = not self.algorithm.correction.steps_locally
         if self._size == 1 or together or self._taken % self.local_steps == 0:
@@ -147,44 +180,46 @@ class FederatedSGD(torch.optim.Optimizer):
 
     def _begin_round(self, gradient: Blocks, probe: Callable[[], Any] | None) -> None:
         correction = self.algorithm.correction
+        if not correction.has_global:
+            return
         if correction.probes:
-            anchor = gradient if probe is None else self._fresh(probe)
-            G = self._mean(anchor)
-            self._hold("shift", torch._foreach_sub(G, anchor))
-            self._set("global_norm", norm(G))
-        elif correction.remembers:
+            local = gradient if probe is None else self._fresh(probe)
+            G = self._mean(local)
+        else:
             if self._taken == 0:
                 self._first_memory(gradient, probe)
-            G, memory = self._held("mean_memory"), self._held("memory")
-            self._hold("shift", torch._foreach_sub(G, memory))
+            G, local = self._held("mean_memory"), self._held("memory")
             self._hold("gradient_sum", [torch.zeros_like(g) for g in gradient])
-            self._set("global_norm", norm(G))
+        shift = [torch.empty_like(g) for g in gradient]
+        write_shift(shift, G, local)
+        self._hold("shift", shift)
+        self._set("global_norm", norm(G))
 
     def _first_memory(self, gradient: Blocks, probe: Callable[[], Any] | None) -> None:
-        """Zero; but a clipping that decides by G_r may not start from zero, so it probes once."""
         memory = [torch.zeros_like(g) for g in gradient]
         mean = memory
-        if self.algorithm.clipping.needs_global:
+        if first_memory_is_probed(self.algorithm):
             memory = [g.clone() for g in gradient] if probe is None else self._fresh(probe)
             mean = self._mean(memory)
         self._hold("memory", memory)
         self._hold("mean_memory", [m.clone() for m in mean])
 
     def _end_round(self) -> None:
-        """x̄_{r+1}, the buffers and the memories, in one collective."""
+        """Average the model, the buffers and the changes of memories, in one collective."""
         parts = [*self._x, *(b.detach() for b in self._buffers)]
-        if not self.algorithm.correction.remembers:
-            copy_(parts, self._mean(parts))
-            return
-        memory = torch._foreach_div(self._held("gradient_sum"), float(self.local_steps))
-        change = torch._foreach_sub(memory, self._held("memory"))
+        change: Blocks = []
+        if self.algorithm.correction.remembers:
+            sums, old = self._held("gradient_sum"), self._held("memory")
+            memory, change = new_memory(sums, self.local_steps, old)
+            self._hold("memory", memory)
         means = self._mean([*parts, *change])
         copy_(parts, means[: len(parts)])
-        self._hold("memory", list(memory))
-        add_(self._held("mean_memory"), means[len(parts) :])
+        if change:
+            mean = mean_memory(self._held("mean_memory"), means[len(parts) :])
+            self._hold("mean_memory", mean)
 
     def _step_together(self, gradient: Blocks) -> None:
-        """One step of all processes along the mean gradient."""
+        """Take one step of all processes along the mean gradient."""
         buffers = [b.detach() for b in self._buffers]
         means = self._mean([*gradient, *buffers])
         copy_(buffers, means[len(gradient) :])
@@ -193,7 +228,7 @@ class FederatedSGD(torch.optim.Optimizer):
         self._descend([g.clone() for g in G], None)
 
     def _descend(self, gradient: Blocks, shift: Blocks | None) -> None:
-        """Lines 9 and 10 of Algorithm 1, with the step of each group in proportion to its lr."""
+        """Apply lines 9 and 10 of Algorithm 1, with each group's step in proportion to its lr."""
         algorithm, first = self.algorithm, self.param_groups[0]
         velocity = None
         if algorithm.descent.momentum:
@@ -213,7 +248,7 @@ class FederatedSGD(torch.optim.Optimizer):
                 descend_(x, float(group["lr"]) * factor, [by_parameter[p] for p in moving])
 
     def _gradient(self) -> Blocks:
-        """A copy of each parameter's gradient, with weight decay; zero where there is none."""
+        """Return a copy of each parameter's gradient, with weight decay; zero if it has none."""
         blocks: Blocks = []
         for group in self.param_groups:
             for p in group["params"]:
@@ -231,7 +266,7 @@ class FederatedSGD(torch.optim.Optimizer):
         return blocks
 
     def _fresh(self, probe: Callable[[], Any]) -> Blocks:
-        """The gradient that `probe` computes; what the loop has computed is put back."""
+        """Return the gradient that `probe` computes, and restore the loop's own gradients."""
         own = [p.grad for p in self._parameters]
         for p in self._parameters:
             p.grad = None
@@ -243,7 +278,7 @@ class FederatedSGD(torch.optim.Optimizer):
         return gradient
 
     def _mean(self, blocks: Blocks) -> Blocks:
-        """The mean over all processes: one collective."""
+        """Return the mean over all processes: one collective."""
         if self._size == 1:
             return blocks
         like = self._parameters[0]
@@ -275,7 +310,7 @@ class FederatedSGD(torch.optim.Optimizer):
         return [p.detach() for p in self._parameters]
 
     def _trains(self, p: Tensor) -> bool:
-        """Whether it takes part: all but those that were frozen when they were given to us."""
+        """Whether the parameter is trained: it was not frozen when it was added."""
         return bool(self.state[p].setdefault("trains", p.requires_grad))
 
     @property
@@ -294,7 +329,7 @@ class FederatedSGD(torch.optim.Optimizer):
         return [self.state[p][name] for p in self._parameters]
 
     def _name(self, parameter: Tensor) -> str:
-        """What the user calls it: its name, or its place."""
+        """Return the parameter's name or, if it has none, its place."""
         for g, group in enumerate(self.param_groups):
             for k, p in enumerate(group["params"]):
                 if p is parameter:
@@ -306,11 +341,7 @@ class FederatedSGD(torch.optim.Optimizer):
 def _algorithm(algorithm: str | Algorithm, momentum: float, nesterov: bool) -> Algorithm:
     if isinstance(algorithm, str):
         return Algorithm.named(algorithm, momentum=momentum, nesterov=nesterov)
-    if not isinstance(algorithm, Algorithm):
-        raise EpisodeError(
-            f"algorithm is a {type(algorithm).__name__}: give a name, such as 'episode', or an "
-            "Algorithm(correction, clipping)."
-        )
+    algorithm = Algorithm.of(algorithm)
     if momentum or nesterov:
         raise EpisodeError("Give momentum in the Algorithm's own Descent, not beside it.")
     if algorithm.descent.weight_decay:

@@ -1,4 +1,4 @@
-"""Keeps the C library from giving memory back to the system between two batches."""
+"""Keep the C library from returning memory to the system between two batches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _KEPT = 512 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """Lets this process keep up to 512 MB that it has freed, for the next batch to use.
+    """Let this process keep up to 512 MB that it has freed, for the next batch.
 
     By default glibc returns a recurrent network's activations to the system after every batch and
-    gets them back page by page: some 4,000 page faults for one gradient of an LSTM
-    (docs/performance.md). Does nothing where the C library is another.
+    gets them back page by page: about 4,000 page faults for one gradient of an LSTM
+    (docs/performance.md). With another C library this function does nothing.
     """
     if sys.platform != "linux":
         return

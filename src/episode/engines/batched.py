@@ -1,7 +1,7 @@
-"""All clients, and many runs, as one tensor program: for tasks in closed form.
+"""All clients, and many runs, as one tensor program, for tasks in closed form.
 
-The worker's lines are the same as everywhere; only the vectors have more dimensions,
-`[..., clients, d]`, so that a table of settings and seeds costs what one run costs.
+The worker is the same as everywhere; only the vectors have more dimensions, `[..., clients, d]`. So
+a whole table of settings and seeds costs as much as one run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from episode.federation.worker import Worker
 
 
 class Batched(Engine):
-    """An engine over an objective whose x is `[..., clients, d]`; needs every client each round."""
+    """Engine for an objective whose x is `[..., clients, d]`; all clients take part."""
 
     def __init__(self, objective: Objective, algorithm: Algorithm) -> None:
         if algorithm.weighting != "uniform":
@@ -31,7 +31,7 @@ class Batched(Engine):
     def average(
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
     ) -> Reply:
-        """The mean over the clients' dimension."""
+        """Return the mean over the dimension of the clients."""
         if len(cohort) != self._worker.objective.x.shape[-2]:
             raise EpisodeError("The batched engine needs every client each round: use simulation.")
         for name in ("x", "G", "G_norm", "eta", "gamma"):
@@ -50,4 +50,4 @@ class Batched(Engine):
         self._state = states[0]
 
     def close(self) -> None:
-        """Holds nothing to end."""
+        """Do nothing: there is nothing to close."""

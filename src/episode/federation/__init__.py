@@ -1,1 +1,1 @@
-"""One round: what a worker does, how a round is played, who takes part, what must be kept."""
+"""One round of federated training: workers, cohorts, means, state and checkpoints."""

@@ -1,9 +1,9 @@
 """Checkpoints: safetensors files, complete or absent, never half-written and never pickled.
 
-Tensors of the server and of each client; the plain values, a checksum and the identity of the run
-in the file's own JSON header. Written to a temporary file, fsynced and renamed, so that a kill at
-any moment leaves the last good one. On a cluster each rank writes its own clients' part beforehand,
-and the server's file, which names the parts, makes them the checkpoint.
+A file holds the tensors of the server and of each client. Plain values, a checksum and the identity
+of the run are in its JSON header. It is written under a temporary name and renamed, so that a kill
+at any moment leaves the last good one. On a cluster each rank first writes a part with its own
+clients; the server's file, which names the parts, then completes the checkpoint.
 """
 
 from __future__ import annotations
@@ -35,9 +35,14 @@ def save(
     identity: str,
     parts: Sequence[str] = (),
 ) -> None:
-    """Writes the state between two rounds; `identity` names the run that may read it back.
+    """Write the state between two rounds.
 
-    `parts` are files beside this one that hold the clients' states (see `save_part`).
+    Args:
+        path: The file.
+        server: State of the server.
+        clients: States of the clients that are stored in this file.
+        identity: Identity of the run that may read the file.
+        parts: Names of files beside this one that hold the other clients (see `save_part`).
     """
     tensors = {"server.x": server.x}
     for name in ("memory", "velocity"):
@@ -61,10 +66,11 @@ def save_part(
     ranks: int,
     previous: int,
 ) -> str:
-    """Writes one rank's clients beside a checkpoint to come; returns the part's name.
+    """Write one rank's clients beside a checkpoint to come, and return the part's name.
 
-    Empty where these clients have nothing to keep. This rank's parts of neither this round nor the
-    `previous` checkpoint's are removed (the host of the server's file may be another).
+    The name is empty if these clients have nothing to keep. The rank also removes its own parts
+    that belong neither to this round nor to the `previous` checkpoint, because the server's file
+    may be on another host.
     """
     for path in folder.glob(f"clients-*-rank-{rank}-of-{ranks}.safetensors"):
         if int(path.name.split("-")[1]) not in (round, previous):
@@ -78,7 +84,7 @@ def save_part(
 
 
 def keep_parts(folder: Path, parts: Sequence[str]) -> None:
-    """Removes the parts of checkpoints that have been replaced."""
+    """Remove the parts of checkpoints that have been replaced."""
     for path in folder.glob("clients-*"):
         if path.name not in parts:
             path.unlink(missing_ok=True)
@@ -87,7 +93,7 @@ def keep_parts(folder: Path, parts: Sequence[str]) -> None:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    """A safetensors file, whole or not at all: what was there before stays until it is."""
+    """Write a safetensors file, whole or not at all; until then the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # One writer at a time (see RunFolder), so what a kill leaves here the next one replaces.
     temporary = path.with_name(f"{path.name}.tmp")
@@ -111,10 +117,17 @@ def load(
     parts_in: Path | None = None,
     place: tuple[int, int] | None = None,
 ) -> tuple[ServerState, dict[int, ClientState]]:
-    """Reads a checkpoint back; refuses one that is damaged or belongs to another run.
+    """Read a checkpoint.
 
-    `place`, a rank and the number of ranks, leaves out the parts that other ranks will read;
-    `parts_in` is the folder of the parts, where it is not that of the file.
+    Args:
+        path: The server's file.
+        identity: Identity of the run that reads it.
+        device: Where the tensors go.
+        parts_in: Folder of the parts, if it is not that of the file.
+        place: A rank and the number of ranks; parts that other ranks will read are left out.
+
+    Raises:
+        EpisodeError: The file is damaged, incomplete, or belongs to another run.
     """
     header, tensors = _read(path, identity)
     for name in header["parts"]:
@@ -201,7 +214,7 @@ def _read(path: Path, identity: str) -> tuple[dict[str, Any], dict[str, Tensor]]
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> int:
-    """CRC-32 over names and bytes: safetensors sees a truncated file, but not a flipped bit."""
+    """Return a CRC-32 of names and bytes: safetensors notices truncation, but not a flipped bit."""
     value = 0
     for name in sorted(tensors):
         value = zlib.crc32(name.encode(), value)

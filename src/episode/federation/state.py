@@ -1,4 +1,4 @@
-"""What changes during a run. It lives here and nowhere else, so a checkpoint can be complete."""
+"""All that changes during a run. It lives here and nowhere else, so checkpoints are complete."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ Status = Literal["running", "finished", "diverged", "failed"]
 
 @dataclass
 class Buffers:
-    """A model's buffers (BatchNorm's statistics): averaged with it, not corrected or clipped."""
+    """A model's buffers, such as BatchNorm's statistics: averaged, never corrected or clipped."""
 
     floats: Tensor = field(default_factory=lambda: torch.empty(0))
-    """`[b]`: averaged over the cohort."""
+    """`[b]`: their mean over the cohort is taken."""
     integers: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    """`[k]`: the cohort's maximum."""
+    """`[k]`: their maximum over the cohort is taken."""
 
     @property
     def nbytes(self) -> int:
-        """What they cost on the wire."""
+        """Their size when they are sent."""
         return self.floats.nbytes + self.integers.nbytes
 
 
 @dataclass
 class Counts:
-    """What the run has cost so far. Compare algorithms by all of these, not by rounds alone."""
+    """Costs of the run so far. Compare algorithms by all of these, not by rounds alone."""
 
     exchanges: int = 0
-    """Times that the server waited for its cohort: two a round for EPISODE, one for FedAvg."""
+    """How often the server waited for its cohort: twice a round for EPISODE, once for FedAvg."""
     bytes_up: int = 0
-    """Vectors and buffers sent by all clients; a few scalars a round are left out."""
+    """Bytes sent by all clients in vectors and buffers, without a few scalars a round."""
     bytes_down: int = 0
     gradients: int = 0
-    """Batches differentiated, by all clients together."""
+    """Batches that all clients together have differentiated."""
     seconds: float = 0.0
-    """Training time: no evaluation, no checkpoints."""
+    """Training time, without evaluation and checkpoints."""
 
 
 @dataclass
 class ServerState:
-    """The server between two rounds."""
+    """State of the server between two rounds."""
 
     x: Tensor
     """x̄_r, `[d]`."""
     buffers: Buffers = field(default_factory=Buffers)
     round: int = 0
-    """r: rounds played."""
+    """r, the number of rounds played."""
     memory: Tensor | None = None
     """Mean over all N of the clients' memories, `[d]` (Remembered)."""
     velocity: Tensor | None = None
@@ -59,16 +59,16 @@ class ServerState:
 
 @dataclass
 class ClientState:
-    """What one client keeps between messages."""
+    """State of one client between messages."""
 
     anchor: Tensor | None = None
-    """G_r^i, `[d]`: from its probe to the end of the round (Resampled)."""
+    """G_r^i, `[d]`, from the probe to the end of the round (Resampled)."""
     memory: Tensor | None = None
     """Mean raw gradient of its last round, `[d]`; None stands for zero (Remembered)."""
     velocity: Tensor | None = None
     """Momentum, `[d]`."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint between two rounds must hold."""
+        """Return what a checkpoint between two rounds must hold."""
         held = {"memory": self.memory, "velocity": self.velocity}
         return {name: tensor for name, tensor in held.items() if tensor is not None}
