@@ -22,6 +22,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore import log
 from torch import Tensor
 
+from episode.core.algorithm import Algorithm
 from episode.errors import EpisodeError
 from episode.federation.protocols import Reply, Task
 from episode.federation.state import ClientState
@@ -104,8 +105,10 @@ def _introduce(
     make_site: MakeSite, message: Message, context: Context, evaluates: bool
 ) -> RecordDict:
     client, partitions = partition_of(context)
-    seed = int(message.content.config_records["config"]["seed"])  # type: ignore[arg-type]
-    site = make_site(context, client, seed)
+    config: dict[str, Any] = dict(message.content.config_records["config"])
+    if algorithm := config.get("algorithm"):
+        Algorithm.from_dict(json.loads(algorithm))  # says which piece is not known here
+    site = make_site(context, client, int(config["seed"]))
     x, buffers = site.task.initial()
     answer: dict[str, Any] = {
         "status": "done",

@@ -94,7 +94,7 @@ def _arrays_of(question: Question, form: ReplyForm) -> Form:
     tensors: dict[str, Tensor] = {
         ("memory" if name == "change" else name): x for name in form.vectors
     }
-    if question.phase == "local" and question.algorithm.descent.momentum:
+    if question.phase == "local" and question.algorithm.descent.has_velocity:
         tensors["velocity"] = x
     if form.has_buffers:
         tensors |= {"floats": buffers.floats, "integers": buffers.integers}

@@ -101,6 +101,8 @@ class Sites:
     patience: Patience
     seed: int
     check: Check = lambda _: None
+    algorithm: str = ""
+    """As JSON, so that a site that lacks one of its pieces says so before the first round."""
     num_clients: int = 0
     known: dict[int, Introduction] = field(default_factory=dict)
     _due: dict[str, int] = field(default_factory=dict)
@@ -146,7 +148,9 @@ class Sites:
             self._greeted &= {i.node for i in answered}
         self._greeted &= nodes
         new = nodes - self._greeted
-        content = RecordDict({"config": ConfigRecord({"seed": self.seed})})
+        content = RecordDict(
+            {"config": ConfigRecord({"seed": self.seed, "algorithm": self.algorithm})}
+        )
         self._due |= push(self.grid, dict.fromkeys(new, content), HELLO, _HELLO_SECONDS, "hello")
         self._greeted |= new
         outcomes = pull(self.grid, self._due)

@@ -11,6 +11,7 @@ with one of its own, from 0. docs/flower.md says how to deploy, and what crosses
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from logging import INFO, WARNING
 from pathlib import Path
@@ -177,7 +178,8 @@ class EpisodeStrategy(Strategy):
             ),
             result,
         )
-        sites = Sites(grid, patience, self.seed, task.objection)
+        algorithm = json.dumps(self.algorithm.to_dict())
+        sites = Sites(grid, patience, self.seed, task.objection, algorithm)
         sites.meet(self.num_sites)
         task.meet(sites, self.algorithm)
         self.run = execute(self._job(plan, task, train_config), self.folder, self._observe(plan))

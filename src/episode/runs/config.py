@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
 
-from episode.core.algorithm import Algorithm
+from episode.core import ALGORITHMS, CLIPPINGS, CORRECTIONS, Algorithm
 from episode.core.schedule import Schedule
 from episode.errors import EpisodeError, unknown
-from episode.runs.catalogue import ENGINES
-from episode.runs.config_values import NAMED, apply_override, read_values
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Cyclic, Full, Uniform
+from episode.runs.catalogue import ENGINES
+from episode.runs.config_values import NAMED, apply_override, read_values
 from episode.tasks import task_named
 from episode.tasks.settings import TaskSettings
 
@@ -31,37 +38,54 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @classmethod
+    def keys(cls) -> Iterable[str]:
+        """Return the names of its settings."""
+        return cls.model_fields
+
 
 class AlgorithmSection(Section):
-    """A named algorithm, or a cell of the grid by its correction and clipping, and its options."""
+    """An algorithm by its name or by its pieces, with its options; see `Algorithm.from_dict`.
+
+    It holds what `Algorithm.to_dict` returns, with the name in place of the pieces if there is one.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str | None = None
-    correction: str | None = None
-    clipping: str | None = None
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    nesterov: bool = False
-    momentum_of: str = "corrected"
-    probe_batches: int = 1
-    reuse_probe: bool = False
-    weighting: str = "uniform"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the values, and fill in what was left out."""
+        if (name := given.get("name")) is None:
+            return Algorithm.from_dict(given).to_dict()
+        named = Algorithm.named(name)
+        for kind, pieces in (("correction", CORRECTIONS), ("clipping", CLIPPINGS)):
+            piece = pieces.build(given[kind], f"algorithm.{kind}") if kind in given else None
+            if piece not in (None, getattr(named, kind)):
+                raise EpisodeError(
+                    f"algorithm.name is {name!r} and another {kind} is given too: "
+                    "name the algorithm, or its cell, not both."
+                )
+        values = Algorithm.from_dict(given).to_dict()
+        if name in ALGORITHMS:  # any other may change in its file, so its pieces are stored too
+            del values["correction"], values["clipping"]
+        return {"name": name, **values}
+
+    @classmethod
+    def keys(cls) -> Iterable[str]:
+        return ["name", "descent", *ALGORITHMS["episode"].to_dict()]
 
     def build(self) -> Algorithm:
-        options = self.model_dump(exclude={"name", "correction", "clipping"})
-        if self.name is None:
-            cell = {"correction": self.correction, "clipping": self.clipping}
-            return Algorithm.from_dict({**cell, **options})
-        if self.correction or self.clipping:
-            raise EpisodeError(
-                f"algorithm.name is {self.name!r} and a correction or clipping is given too: "
-                "name the algorithm, or its cell, not both."
-            )
-        return Algorithm.named(self.name, **options)
+        return Algorithm.from_dict(self.model_dump(exclude_unset=True))
 
     @property
     def label(self) -> str:
-        """The name, or the cell's coordinates."""
-        return self.name or f"{self.correction}-{self.clipping}"
+        """The algorithm's name, or those of its correction and clipping, without their files."""
+        algorithm = self.build()
+        names = (self.name,) if self.name else (algorithm.correction.name, algorithm.clipping.name)
+        return "-".join(name.rpartition(":")[2] for name in names)
 
 
 class ScheduleSection(Section):
@@ -225,14 +249,19 @@ def read_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experim
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """TOML for a tree of one level of tables: what `read_experiment` reads."""
+    """Return TOML for a tree of values: what `read_experiment` reads."""
     plain = {k: v for k, v in values.items() if not isinstance(v, Mapping)}
     tables = {k: v for k, v in values.items() if isinstance(v, Mapping)}
-    # JSON's strings, numbers, booleans and arrays are TOML's too.
-    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()]
+    lines = [f"{k} = {_toml_value(v)}" for k, v in plain.items()]
     for name, table in tables.items():
-        lines += ["", f"[{name}]", to_toml(table)]
+        lines += ["", f"[{name}]", *(f"{k} = {_toml_value(v)}" for k, v in table.items())]
     return "\n".join(lines)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{k} = {_toml_value(v)}' for k, v in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False)  # TOML writes all other values as JSON does
 
 
 def identity_of(values: Any) -> str:
@@ -280,7 +309,7 @@ def _unknown_section(given: str, sections: Mapping[str, type[Section]]) -> Episo
     """The most frequent mistake is a setting without its section."""
     if given == "sweep":
         return EpisodeError("A [sweep] table is for `episode sweep`: use that, or leave it out.")
-    homes = [f"{name}.{given}" for name, model in sections.items() if given in model.model_fields]
+    homes = [f"{name}.{given}" for name, model in sections.items() if given in model.keys()]  # noqa: SIM118
     if homes:
         return EpisodeError(f"There is no section {given!r}: did you mean {homes[0]!r}?")
     return unknown("section", given, [*sections, "task", "seed"])
