@@ -28,7 +28,7 @@ from episode.flower.client import Site, add_actions  # noqa: E402
 from episode.flower.server import FlowerEngine  # noqa: E402
 from episode.flower.sites import Patience, Sites  # noqa: E402
 from episode.testing import check_engine  # noqa: E402
-from episode.testing.problems import Problem  # noqa: E402
+from episode.testing.problems import QuadraticProblem  # noqa: E402
 
 FOLDER = "EPISODE_TEST_TASKS"
 MOST = 6
@@ -68,7 +68,7 @@ def check(grid: Grid) -> list[str]:
         sites.meet(task.num_clients)
         return sites
 
-    known = meet(Problem.heterogeneous(MOST).task()).known
+    known = meet(QuadraticProblem.heterogeneous(MOST).task()).known
 
     def make_engine(task: Task, algorithm: Algorithm) -> FlowerEngine:
         nodes = [known[client].node for client in range(task.num_clients)]
