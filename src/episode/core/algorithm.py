@@ -193,21 +193,25 @@ class Algorithm:
 
 _INLINED = {f.name for f in fields(Descent)}
 
-ALGORITHMS: Registry[Algorithm] = Registry(
-    "algorithm",
-    GROUP,
-    {
-        "fedavg": Algorithm(Uncorrected(), Unclipped()),
-        "celgc": Algorithm(Uncorrected(), PerStep()),
-        "scaffold": Algorithm(Remembered(), Unclipped()),
-        "scaffold_clipped": Algorithm(Remembered(), PerStep()),
-        "naive_parallel_clip": Algorithm(Synchronous(), PerStep()),
-        "episode": Algorithm(Resampled(), Episodic()),
-        "episode_unclipped": Algorithm(Resampled(), Unclipped()),
-        "episode_guarded": Algorithm(Resampled(), Guarded()),
-        "episode_plus_plus": Algorithm(Remembered(), Episodic()),
-        "parallel_sgd": Algorithm(Synchronous(), Unclipped()),
-    },
-)
-"""The built-in algorithms by name, such as `ALGORITHMS["episode"]`. It is a read-only mapping;
-`ALGORITHMS.find` also finds algorithms in files and in other packages."""
+_BUILT_IN = {
+    "fedavg": Algorithm(Uncorrected(), Unclipped()),
+    "celgc": Algorithm(Uncorrected(), PerStep()),
+    "scaffold": Algorithm(Remembered(), Unclipped()),
+    "scaffold_clipped": Algorithm(Remembered(), PerStep()),
+    "naive_parallel_clip": Algorithm(Synchronous(), PerStep()),
+    "episode": Algorithm(Resampled(), Episodic()),
+    "episode_unclipped": Algorithm(Resampled(), Unclipped()),
+    "episode_guarded": Algorithm(Resampled(), Guarded()),
+    "episode_plus_plus": Algorithm(Remembered(), Episodic()),
+    "parallel_sgd": Algorithm(Synchronous(), Unclipped()),
+}
+
+ALGORITHMS: Registry[Algorithm] = Registry("algorithm", GROUP, _BUILT_IN)
+"""The built-in algorithms by name, as a read-only mapping: `ALGORITHMS["episode"]`.
+
+`ALGORITHMS.find(name)` also finds algorithms in files, modules and other packages.
+
+Example:
+    >>> ALGORITHMS["fedavg"].correction, ALGORITHMS["fedavg"].clipping
+    (Uncorrected(), Unclipped())
+"""
