@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,22 @@ def test_no_module_is_too_long_to_read() -> None:
     source = Path(__file__).parents[1] / "src" / "episode"
     for file in source.rglob("*.py"):
         limit = 130 if file.parent.name == "core" else 320
-        assert len(file.read_text().splitlines()) <= limit, file
+        assert lines_of_code(file) <= limit, file
+
+
+def lines_of_code(file: Path) -> int:
+    """All lines but those of docstrings."""
+    text = file.read_text()
+    bodies = [getattr(node, "body", None) for node in ast.walk(ast.parse(text))]
+    docstrings = [
+        statement
+        for body in bodies
+        if isinstance(body, list)
+        for statement in body
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    ]
+    lengths = [(s.end_lineno or s.lineno) - s.lineno + 1 for s in docstrings]
+    return len(text.splitlines()) - sum(lengths)
 
 
 def test_only_rooms_that_say_so_know_of_flower() -> None:

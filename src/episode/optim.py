@@ -231,7 +231,7 @@ class FederatedSGD(torch.optim.Optimizer):
         """Apply lines 9 and 10 of Algorithm 1, with each group's step in proportion to its lr."""
         algorithm, first = self.algorithm, self.param_groups[0]
         velocity = None
-        if algorithm.descent.momentum:
+        if algorithm.descent.has_velocity:
             if "velocity" not in self.state[self._parameters[0]]:
                 self._hold("velocity", [torch.zeros_like(g) for g in gradient])
             velocity = self._held("velocity")

@@ -193,7 +193,7 @@ def test_a_clipping_that_needs_a_global_gradient_is_refused_without_one(clipping
         ("episode", {"nesterov": True}, "momentum is 0"),
         ("episode", {"momentum": 0.5, "momentum_of": "row"}, "did you mean 'raw'"),
         ("episode", {"weighting": "example"}, "did you mean 'examples'"),
-        ("episode", {"momentun": 0.5}, "did you mean 'momentum'"),
+        ("episode", {"momentun": 0.5}, "did you mean 'algorithm.momentum'"),
         ("epsode", {}, "did you mean 'episode'"),
         ("xyz", {}, "use one of celgc, episode"),
     ],

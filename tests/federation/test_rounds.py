@@ -13,13 +13,22 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from episode import ALGORITHMS, Algorithm, ClientError, EpisodeError, Schedule, Uniform
+from episode import (
+    ALGORITHMS,
+    Algorithm,
+    ClientError,
+    EpisodeError,
+    Episodic,
+    PerStep,
+    Schedule,
+    Uniform,
+)
 from episode.engines.simulation import Simulation
 from episode.federation.rounds import Plan, Rounds, divergence
 from episode.federation.state import ServerState
 from episode.tasks.neural import NeuralTask
-from episode.testing.plain import clipped_step
-from episode.testing.problems import Problem, play
+from episode.testing import plain
+from episode.testing.problems import QuadraticProblem, play
 
 D, N, I = 5, 4, 8  # noqa: E741 (the paper's names)
 VECTOR = 8 * D  # bytes of one float64 vector
@@ -43,7 +52,7 @@ def test_a_round_costs_what_the_algorithm_says(
     name: str, exchanges: int, down: int, up: int, gradients: int
 ) -> None:
     """Vectors of d, per client, for I iterations."""
-    counts = play(Problem.heterogeneous(), ALGORITHMS[name], 3).server.counts
+    counts = play(QuadraticProblem.heterogeneous(), ALGORITHMS[name], 3).server.counts
     assert counts.exchanges == 3 * exchanges
     assert counts.bytes_down == 3 * N * down * VECTOR
     assert counts.bytes_up == 3 * N * up * VECTOR
@@ -52,7 +61,7 @@ def test_a_round_costs_what_the_algorithm_says(
 
 
 def test_episode_plus_plus_pays_for_its_first_memories_once() -> None:
-    problem = Problem.heterogeneous()
+    problem = QuadraticProblem.heterogeneous()
     played = play(problem, ALGORITHMS["episode_plus_plus"], 3, cohorts=Uniform(2))
     counts = played.server.counts
     assert counts.exchanges == 1 + 3
@@ -62,7 +71,7 @@ def test_episode_plus_plus_pays_for_its_first_memories_once() -> None:
 
 
 def test_reusing_the_probe_saves_a_gradient_and_more_probe_batches_cost_some() -> None:
-    problem = Problem.heterogeneous(noise=1.0)
+    problem = QuadraticProblem.heterogeneous(noise=1.0)
     counts = play(problem, Algorithm.named("episode", reuse_probe=True), 2).server.counts
     assert counts.gradients == 2 * N * I
     counts = play(problem, Algorithm.named("episode", probe_batches=3), 2).server.counts
@@ -70,11 +79,11 @@ def test_reusing_the_probe_saves_a_gradient_and_more_probe_batches_cost_some() -
 
 
 def test_more_probe_batches_give_the_mean_of_their_gradients() -> None:
-    problem = replace(Problem.heterogeneous(noise=1.0), local_steps=1)
+    problem = replace(QuadraticProblem.heterogeneous(noise=1.0), local_steps=1)
     played = play(problem, Algorithm.named("episode", probe_batches=3, reuse_probe=True), 1)
     gradient = problem.gradient()
     G = np.mean([gradient(i, problem.x_0, "probe", k) for i in range(N) for k in range(3)], axis=0)
-    expected = clipped_step(problem.x_0, G, G, problem.setting(1), "episodic")
+    expected = plain.step(problem.x_0, G, G, problem.setting(1), plain.RULES[Episodic])
     assert np.allclose(played.server.x.numpy(), expected, rtol=1e-14)
 
 
@@ -115,7 +124,7 @@ class _calm:  # noqa: N801
 
 def test_weight_decay_is_part_of_the_objective() -> None:
     """Decay λ on f_i is the same run as f_i + λ/2 ‖x‖², whose curvatures are larger by λ."""
-    problem = Problem.heterogeneous(noise=1.0)
+    problem = QuadraticProblem.heterogeneous(noise=1.0)
     decayed = replace(problem, curvatures=problem.curvatures + 0.3)
     for name in ALGORITHMS:
         a = play(problem, Algorithm.named(name, weight_decay=0.3), 10).server.x
@@ -124,7 +133,7 @@ def test_weight_decay_is_part_of_the_objective() -> None:
 
 
 def test_momentum_is_per_client_kept_across_rounds_and_never_averaged() -> None:
-    problem = Problem.heterogeneous()
+    problem = QuadraticProblem.heterogeneous()
     gradient, setting = problem.gradient(), problem.setting(3)
     velocity = np.zeros((N, D))
     x_bar = problem.x_0
@@ -134,7 +143,7 @@ def test_momentum_is_per_client_kept_across_rounds_and_never_averaged() -> None:
             x = x_bar
             for t in range(I):
                 velocity[i] = 0.9 * velocity[i] + gradient(i, x, "local", r * I + t)
-                x = clipped_step(x, velocity[i], None, setting, "per_step")
+                x = plain.step(x, velocity[i], None, setting, plain.RULES[PerStep])
             ends.append(x)
         x_bar = np.mean(ends, axis=0)
     played = play(problem, Algorithm.named("celgc", momentum=0.9), 3)
@@ -142,7 +151,7 @@ def test_momentum_is_per_client_kept_across_rounds_and_never_averaged() -> None:
 
 
 def test_telemetry_says_what_happened() -> None:
-    problem = Problem.heterogeneous()
+    problem = QuadraticProblem.heterogeneous()
     rounds = play(problem, ALGORITHMS["episode"], 40).telemetry
     first, last = rounds[0], rounds[-1]
     norm = problem.gradient_norm(torch.from_numpy(problem.x_0))
@@ -175,12 +184,12 @@ def test_a_plan_without_work_is_refused(name: str) -> None:
 
 
 def test_divergence_names_the_figure() -> None:
-    problem = Problem.heterogeneous(eta=1e200)
+    problem = QuadraticProblem.heterogeneous(eta=1e200)
     played = play(problem, ALGORITHMS["fedavg"], 3)
     reason = divergence(played.server, played.telemetry[-1])
     assert reason is not None
     assert "is nan" in reason or "is inf" in reason
-    calm = play(Problem.heterogeneous(), ALGORITHMS["fedavg"], 3)
+    calm = play(QuadraticProblem.heterogeneous(), ALGORITHMS["fedavg"], 3)
     assert divergence(calm.server, calm.telemetry[-1]) is None
 
 
@@ -245,7 +254,7 @@ def test_an_error_on_a_client_names_client_phase_and_round() -> None:
 
 
 def test_a_round_without_finite_norms_is_not_hidden_by_clipping() -> None:
-    problem = Problem.heterogeneous()
+    problem = QuadraticProblem.heterogeneous()
     problem = replace(problem, slopes=problem.slopes * math.inf)
     played = play(problem, ALGORITHMS["episode"], 1)
     assert divergence(played.server, played.telemetry[-1]) is not None
@@ -280,7 +289,7 @@ def test_scalars_that_stay_on_a_device_give_the_same_run(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU norms are tensors, so that nothing waits for them: here on the CPU."""
-    problem, algorithm = Problem.heterogeneous(noise=1.0), ALGORITHMS[name]
+    problem, algorithm = QuadraticProblem.heterogeneous(noise=1.0), ALGORITHMS[name]
     expected = play(problem, algorithm, 8)
     for module in ("core.algorithm", "federation.worker", "federation.rounds"):
         monkeypatch.setattr(

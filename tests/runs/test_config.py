@@ -59,7 +59,7 @@ def test_a_cell_of_the_grid_can_be_asked_for_by_its_coordinates() -> None:
         ("task.similarity=101", "task.similarity is 101"),
         ("task.num_clients=0", "task.num_clients is 0"),
         ("task.time_steps=5", "task.time_steps is 5"),
-        ("algorithm.correction=uncorrected", "There is no clipping None"),
+        ("algorithm.correction=uncorrected", "The algorithm has no clipping"),
         ("schedule=3", "schedule is 3: it must be a section"),
         ("seed.a=3", "seed"),
         ("eta", "not of the form section.key=value"),

@@ -1,11 +1,10 @@
-"""An algorithm is a declaration: a correction and a clipping. All of the paper's are one step."""
+"""An algorithm is a declaration: a correction, a clipping and a descent. All take the same step."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from episode.core.clipping import CLIPPINGS, Clipping, Episodic, Guarded, PerStep, Unclipped
@@ -17,28 +16,51 @@ from episode.core.correction import (
     Synchronous,
     Uncorrected,
 )
-from episode.core.descent import Descent
+from episode.core.descent import DESCENTS, Descent
 from episode.core.vectors import Scalar, Vector, descend_, norm
 from episode.errors import EpisodeError, unknown
+from episode.pieces import GROUP, read_fields
+from episode.registry import Registry
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A cell of the grid and its options: frozen, hashable, and rebuilt anywhere from its JSON."""
+    """A cell of the grid, correction x clipping, with its options.
+
+    It is frozen and hashable, and `from_dict` builds it again from its JSON values anywhere.
+
+    Args:
+        correction: Where the anchor (G_r^i, G_r) comes from.
+        clipping: How long a step is.
+        descent: How a gradient becomes a direction; plain gradient descent by default.
+        probe_batches: How many batches a probe averages. More of them make the anchor less noisy,
+            for as many gradients.
+        reuse_probe: Whether the first local step uses the probe's batch again, where g = G_r
+            exactly: I gradients a round instead of I + 1.
+        weighting: How means over clients are weighted: `"uniform"`, as in the paper, or by the
+            number of `"examples"`, for G and x alike.
+
+    Raises:
+        EpisodeError: A piece is not sound, or the combination has no meaning.
+
+    Example:
+        >>> Algorithm(Resampled(), Episodic()) == ALGORITHMS["episode"]
+        True
+        >>> Algorithm(Resampled(), Episodic(), Descent(momentum=0.9)).to_dict()["momentum"]
+        0.9
+    """
 
     correction: Correction
     clipping: Clipping
     descent: Descent = field(default_factory=Descent)
     probe_batches: int = 1
-    """How many batches a probe averages: a less noisy anchor for as many gradients."""
     reuse_probe: bool = False
-    """The first local step re-uses the probe's batch, where g = G_r exactly: I gradients a round
-    instead of I + 1."""
     weighting: Literal["uniform", "examples"] = "uniform"
-    """Means over clients: the paper's uniform one, or by number of examples (for G and x alike)."""
 
     def __post_init__(self) -> None:
-        """Refuses cells and options that have no meaning."""
+        CORRECTIONS.check(self.correction)
+        CLIPPINGS.check(self.clipping)
+        DESCENTS.check(self.descent)
         row, column = type(self.correction).__name__, type(self.clipping).__name__
         if self.clipping.needs_global and not self.correction.has_global:
             raise EpisodeError(
@@ -70,10 +92,20 @@ class Algorithm:
         eta: Scalar,
         gamma: Scalar,
     ) -> tuple[Scalar, Scalar | None]:
-        """One step on x, in place (Algorithm 1, lines 9 and 10); returns its size and ‖g‖.
+        """Take one step on x, in place (Algorithm 1, lines 9 and 10).
 
-        `gradient` holds ∇F_i(x; ξ) and is overwritten; `shift` is G_r - G_r^i. The norm is None
-        where the clipping has no use for it: it would cost as much as the step.
+        Args:
+            x: The point; it is changed in place.
+            gradient: ∇F_i(x; ξ); it is overwritten.
+            shift: G_r - G_r^i, or None for zero.
+            velocity: The descent's velocity, updated in place; None if it has none.
+            G_norm: ‖G_r‖, or NaN.
+            eta: η_r.
+            gamma: γ_r.
+
+        Returns:
+            The step size and ‖g‖; None for the norm if the clipping has no use for it, since
+            computing it would cost as much as the step.
         """
         g = self.descent.direction(gradient, shift, velocity)  # line 9
         g_norm = norm(g) if self.clipping.asks_for_norm(G_norm, eta, gamma) else None
@@ -82,11 +114,22 @@ class Algorithm:
         return size, g_norm
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values from which `from_dict` builds an equal algorithm."""
+        """Return JSON values from which `from_dict` builds an equal algorithm.
+
+        A piece without fields is its name, any other a table of its name and its fields. The
+        fields of the built-in descent stand among the options.
+
+        Example:
+            >>> values = Algorithm.named("episode", momentum=0.9).to_dict()
+            >>> values["correction"], values["clipping"], values["momentum"]
+            ('resampled', 'episodic', 0.9)
+        """
+        own = type(self.descent) is not Descent
+        descent = {"descent": DESCENTS.describe(self.descent)} if own else asdict(self.descent)
         return {
-            "correction": self.correction.name,
-            "clipping": self.clipping.name,
-            **dataclasses.asdict(self.descent),
+            "correction": CORRECTIONS.describe(self.correction),
+            "clipping": CLIPPINGS.describe(self.clipping),
+            **descent,
             "probe_batches": self.probe_batches,
             "reuse_probe": self.reuse_probe,
             "weighting": self.weighting,
@@ -94,19 +137,32 @@ class Algorithm:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Algorithm:
-        """The algorithm of `to_dict`; what is left out takes its default."""
+        """Build the algorithm of `to_dict`; what is left out takes its default.
+
+        Args:
+            values: `correction` and `clipping` (or the `name` of an algorithm), each a name or a
+                table of a name and fields, and any options.
+
+        Raises:
+            EpisodeError: There is no such piece or option, or a value is wrong.
+
+        Example:
+            >>> cell = {"correction": "resampled", "clipping": "guarded", "reuse_probe": True}
+            >>> Algorithm.from_dict(cell).clipping
+            Guarded()
+        """
+        if "name" in values:
+            return cls.named(**values)
         rest = dict(values)
-        correction, clipping = rest.pop("correction", None), rest.pop("clipping", None)
-        if correction not in CORRECTIONS:
-            raise unknown("correction", correction, CORRECTIONS)
-        if clipping not in CLIPPINGS:
-            raise unknown("clipping", clipping, CLIPPINGS)
-        names = {f.name for f in dataclasses.fields(Descent)}
-        descent = Descent(**{k: rest.pop(k) for k in names & rest.keys()})
-        options = {"probe_batches", "reuse_probe", "weighting"}
-        if extra := rest.keys() - options:
-            raise unknown("algorithm option", min(extra), names | options)
-        return cls(CORRECTIONS[correction](), CLIPPINGS[clipping](), descent, **rest)
+        correction = CORRECTIONS.build(rest.pop("correction", None), "algorithm.correction")
+        clipping = CLIPPINGS.build(rest.pop("clipping", None), "algorithm.clipping")
+        own = rest.pop("descent", {})
+        own = {"name": own} if isinstance(own, str) else own
+        inlined = {k: rest.pop(k) for k in _INLINED & rest.keys()}
+        at = "algorithm.descent" if own else "algorithm"
+        descent = DESCENTS.build({"name": "sgd", **inlined, **own}, at)
+        options = read_fields(Algorithm, rest, "algorithm", also={"name", *_INLINED})
+        return cls(correction, clipping, descent, **options)
 
     @classmethod
     def of(cls, algorithm: str | Algorithm) -> Algorithm:
@@ -126,13 +182,34 @@ class Algorithm:
 
     @classmethod
     def named(cls, name: str, **options: Any) -> Algorithm:
-        """One of the table, with options changed, as in `named("episode", momentum=0.9)`."""
-        if name not in ALGORITHMS:
-            raise unknown("algorithm", name, ALGORITHMS)
-        return cls.from_dict({**ALGORITHMS[name].to_dict(), **options})
+        """Find an algorithm by its name, and change some of its options.
+
+        Args:
+            name: One of `ALGORITHMS`, an entry point in the group `episode.algorithms`,
+                `my_file.py:MINE` or `my_package.module:MINE`.
+            **options: Values as in `to_dict`.
+
+        Raises:
+            EpisodeError: There is no such algorithm or option, or a value is wrong.
+
+        Example:
+            >>> Algorithm.named("episode", momentum=0.9).descent.momentum
+            0.9
+        """
+        found = ALGORITHMS.find(str(name))
+        if not isinstance(found, Algorithm):
+            raise EpisodeError(f"{name} is not an Algorithm(correction, clipping): give one.")
+        if not options:
+            return found
+        values = found.to_dict()
+        if "descent" in options:
+            values = {k: v for k, v in values.items() if k not in _INLINED}
+        return cls.from_dict({**values, **options})
 
 
-ALGORITHMS: dict[str, Algorithm] = {
+_INLINED = {f.name for f in fields(Descent)}
+
+_BUILT_IN = {
     "fedavg": Algorithm(Uncorrected(), Unclipped()),
     "celgc": Algorithm(Uncorrected(), PerStep()),
     "scaffold": Algorithm(Remembered(), Unclipped()),
@@ -144,3 +221,13 @@ ALGORITHMS: dict[str, Algorithm] = {
     "episode_plus_plus": Algorithm(Remembered(), Episodic()),
     "parallel_sgd": Algorithm(Synchronous(), Unclipped()),
 }
+
+ALGORITHMS: Registry[Algorithm] = Registry("algorithm", GROUP, _BUILT_IN)
+"""The built-in algorithms by name, as a read-only mapping: `ALGORITHMS["episode"]`.
+
+`ALGORITHMS.find(name)` also finds algorithms in files, modules and other packages.
+
+Example:
+    >>> ALGORITHMS["fedavg"].correction, ALGORITHMS["fedavg"].clipping
+    (Uncorrected(), Unclipped())
+"""

@@ -1,8 +1,8 @@
 """How long a step is: the columns of the grid (Algorithm 1, line 10).
 
-Each clipping gives the factor in front of the direction g. What they know: ‖g‖, the norm of
-the direction really stepped along; ‖G_r‖, the norm of the round's global gradient (None where the
-correction has none); η and γ.
+Each clipping gives the factor in front of the direction g. It knows ‖g‖, the norm of the direction
+that is really stepped along; ‖G_r‖, the norm of the round's global gradient (NaN if the correction
+has none); η and γ.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from episode.core.vectors import Flag, Scalar, minimum, where
+from episode.pieces import Pieces
 
 EPS = 1e-10
 """Keeps γ/‖g‖ finite at g = 0, where every direction of length γ is as good as another."""
@@ -20,26 +21,55 @@ EPS = 1e-10
 
 @dataclass(frozen=True)
 class Clipping:
-    """The contract; not a clipping itself."""
+    """Base class of all clippings. Derive a frozen dataclass from it to write your own.
 
-    name: ClassVar[str]
+    A clipping must define `step_size`. Its fields are its settings: they are stored with a run and
+    can be set in a config. See `examples/my_clipping.py`.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Halved(Clipping):
+        ...     def step_size(self, g_norm, G_norm, eta, gamma):
+        ...         return eta / 2
+        >>> Halved().step_size(g_norm=3.0, G_norm=4.0, eta=0.5, gamma=1.0)
+        0.25
+    """
+
     needs_global: ClassVar[bool] = False
-    """Whether the decision is the round's, taken from G_r, so that a correction must offer one."""
+    """Whether G_r decides for the whole round, so that the correction must provide one."""
+
+    @property
+    def name(self) -> str:
+        """Name under which it can be found: `episodic`, or `my_clipping.py:Soft`."""
+        return CLIPPINGS.name_of(type(self))
 
     def step_size(self, g_norm: Scalar, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Scalar:
-        """The factor in front of the direction g."""
+        """Return the factor in front of the direction g.
+
+        Args:
+            g_norm: ‖g‖. A number, or a tensor `[..., 1]` on a GPU and for many runs at once.
+            G_norm: ‖G_r‖; NaN if the correction has no global gradient.
+            eta: The round's step size η.
+            gamma: The round's clipping length γ.
+
+        Returns:
+            The step size. A step is clipped if it differs from `eta`.
+        """
         raise NotImplementedError
 
     def asks_for_norm(self, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> bool:
-        """Whether `step_size` depends on ‖g‖ in this round."""
+        """Return whether `step_size` depends on ‖g‖ in this round; if not, it is given NaN."""
         return True
 
 
 @dataclass(frozen=True)
 class Unclipped(Clipping):
-    """η: plain gradient descent. Not for recurrent models: nothing bounds a step."""
+    """η: plain gradient descent. Not for recurrent models, since nothing bounds a step.
 
-    name: ClassVar[str] = "unclipped"
+    Example:
+        >>> Unclipped().step_size(g_norm=100.0, G_norm=100.0, eta=0.1, gamma=1.0)
+        0.1
+    """
 
     def asks_for_norm(self, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> bool:
         return False
@@ -50,9 +80,14 @@ class Unclipped(Clipping):
 
 @dataclass(frozen=True)
 class PerStep(Clipping):
-    """min(η, γ/‖g‖): each step of each client is clipped on its own."""
+    """min(η, γ/‖g‖): each step of each client is clipped on its own.
 
-    name: ClassVar[str] = "per_step"
+    Not for clients that disagree and are not corrected: their clipped steps may cancel out.
+
+    Example:
+        >>> round(PerStep().step_size(g_norm=100.0, G_norm=float("nan"), eta=0.1, gamma=1.0), 6)
+        0.01
+    """
 
     def step_size(self, g_norm: Scalar, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Scalar:
         return minimum(eta, gamma / (g_norm + EPS))
@@ -62,11 +97,16 @@ class PerStep(Clipping):
 class Episodic(Clipping):
     """γ/‖g‖ if ‖G_r‖ > γ/η, else η: one decision for all clients and steps of the round.
 
-    In a clipped round *every* step has length γ, lengthened steps too; in an unclipped round
-    nothing watches the local steps.
+    In a clipped round *every* step has length γ, even if it has to be lengthened; in an unclipped
+    round nothing bounds the local steps.
+
+    Example:
+        >>> round(Episodic().step_size(g_norm=2.0, G_norm=100.0, eta=0.1, gamma=1.0), 6)
+        0.5
+        >>> Episodic().step_size(g_norm=100.0, G_norm=2.0, eta=0.1, gamma=1.0)
+        0.1
     """
 
-    name: ClassVar[str] = "episodic"
     needs_global: ClassVar[bool] = True
 
     def step_size(self, g_norm: Scalar, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Scalar:
@@ -80,10 +120,13 @@ class Episodic(Clipping):
 class Guarded(Clipping):
     """γ/‖g‖ if ‖G_r‖ > γ/η, else min(η, γ/‖g‖): episodic, with a guard on unclipped rounds.
 
-    Ours, not the paper's: where γ/η is large, local steps of an unclipped round can blow up.
+    Ours, not the paper's: if γ/η is large, the local steps of an unclipped round can blow up.
+
+    Example:
+        >>> round(Guarded().step_size(g_norm=100.0, G_norm=2.0, eta=0.1, gamma=1.0), 6)
+        0.01
     """
 
-    name: ClassVar[str] = "guarded"
     needs_global: ClassVar[bool] = True
 
     def step_size(self, g_norm: Scalar, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Scalar:
@@ -92,8 +135,14 @@ class Guarded(Clipping):
 
 
 def is_clipped(G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Flag:
-    """The indicator of a clipped round, ‖G_r‖ > γ/η; at a tie the round is not clipped."""
+    """Return the indicator of a clipped round, ‖G_r‖ > γ/η; at a tie the round is not clipped."""
     return G_norm > gamma / eta
 
 
-CLIPPINGS: dict[str, type[Clipping]] = {c.name: c for c in (Unclipped, PerStep, Episodic, Guarded)}
+CLIPPINGS = Pieces(
+    "clipping",
+    Clipping,
+    {"unclipped": Unclipped, "per_step": PerStep, "episodic": Episodic, "guarded": Guarded},
+    required="step_size(self, g_norm, G_norm, eta, gamma)",
+)
+"""The built-in clippings by name."""

@@ -7,14 +7,29 @@ from typing import Literal
 
 from episode.core.vectors import Vector, add_, copy_, scale_
 from episode.errors import EpisodeError, unknown
+from episode.pieces import Pieces
 
 
 @dataclass(frozen=True)
 class Descent:
-    """Plain gradient descent by default; momentum is per client, kept across rounds, not averaged.
+    """Gradient descent: plain, or with momentum and weight decay.
 
-    `momentum_of="corrected"` puts the correction into the buffer (as for any other gradient);
-    `"raw"` adds it after the buffer, so that stale corrections leave no trace in it.
+    Momentum belongs to each client: it is kept across rounds and never averaged. Derive a frozen
+    dataclass from this class to compute the direction in another way.
+
+    Args:
+        momentum: μ, at least 0 and below 1.
+        weight_decay: λ, at least 0; λx is added to every gradient.
+        nesterov: Whether to look ahead along the momentum.
+        momentum_of: `"corrected"` puts the correction into the momentum, as for any other gradient;
+            `"raw"` adds it afterwards, so that old corrections leave no trace in the momentum.
+
+    Raises:
+        EpisodeError: A value is out of its range.
+
+    Example:
+        >>> Descent(momentum=0.9).has_velocity, Descent().has_velocity
+        (True, False)
     """
 
     momentum: float = 0.0
@@ -23,7 +38,6 @@ class Descent:
     momentum_of: Literal["corrected", "raw"] = "corrected"
 
     def __post_init__(self) -> None:
-        """Refuses values that have no meaning."""
         if not 0 <= self.momentum < 1:
             raise EpisodeError(f"momentum is {self.momentum}: it must be at least 0 and below 1.")
         if not 0 <= self.weight_decay < float("inf"):
@@ -33,16 +47,23 @@ class Descent:
         if self.momentum_of not in ("corrected", "raw"):
             raise unknown("momentum_of", self.momentum_of, ("corrected", "raw"))
 
+    @property
+    def has_velocity(self) -> bool:
+        """Whether each client (or a server that steps itself) keeps a velocity across rounds."""
+        return bool(self.momentum)
+
     def decay_(self, gradient: Vector, x: Vector) -> None:
         """∇F ← ∇F + λx: decay is part of the objective, so of anchors, norms and corrections."""
         if self.weight_decay:
             add_(gradient, x, scale=self.weight_decay)
 
     def direction(self, gradient: Vector, shift: Vector | None, velocity: Vector | None) -> Vector:
-        """g, the direction to step along; overwrites `gradient` and updates `velocity` in place.
+        """Return the direction to step along: g = ∇F_i(x; ξ) - G_r^i + G_r (line 9), or momentum.
 
-        `shift` is G_r - G_r^i, so that adding it is line 9 of Algorithm 1:
-        g = ∇F_i(x; ξ) - G_r^i + G_r.
+        Args:
+            gradient: ∇F_i(x; ξ); it is overwritten.
+            shift: G_r - G_r^i, or None for zero.
+            velocity: The velocity, updated in place; None if `has_velocity` is false.
         """
         if velocity is None:
             return _shifted(gradient, shift)  # line 9
@@ -54,7 +75,7 @@ class Descent:
         return _shifted(gradient, shift)
 
     def _accelerated(self, g: Vector, velocity: Vector) -> Vector:
-        """V ← μv + g, and the direction: v, or g + μv with Nesterov's look-ahead (written to g)."""
+        """v ← μv + g; return v, or g + μv with Nesterov's look-ahead (written to g)."""
         scale_(velocity, self.momentum)
         add_(velocity, g)
         if not self.nesterov:
@@ -67,3 +88,7 @@ def _shifted(gradient: Vector, shift: Vector | None) -> Vector:
     if shift is not None:
         add_(gradient, shift)
     return gradient
+
+
+DESCENTS = Pieces("descent", Descent, {"sgd": Descent})
+"""The built-in descents by name."""

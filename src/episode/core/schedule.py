@@ -1,7 +1,4 @@
-"""η_r and γ_r: how the step size and the clipping length change over the rounds.
-
-γ follows η, so that the threshold γ/η stays what it was tuned to be, unless told otherwise.
-"""
+"""η_r and γ_r: how the step size and the clipping length change over the rounds."""
 
 from __future__ import annotations
 
@@ -17,11 +14,27 @@ KINDS = ("constant", "step", "cosine")
 
 @dataclass(frozen=True)
 class Schedule:
-    """η and γ times a factor that depends on how far the run has come.
+    """The step size η and the clipping length γ in each round: a constant times a factor.
 
-    `milestones` (for `step`) and `warmup` are counted in rounds, or, below 1, as fractions of the
-    run; at each milestone η is multiplied by `factor`. `cosine` falls from 1 to `final`. During
-    the warm-up the factor rises linearly to 1, starting above 0.
+    Args:
+        eta: The step size η that the factor is applied to.
+        gamma: The clipping length γ.
+        kind: `"constant"`, `"step"` (multiplied by `factor` at each milestone) or `"cosine"`
+            (falling from 1 to `final`).
+        milestones: When a step schedule falls: rounds or, below 1, fractions of the run.
+        factor: What a step schedule multiplies by at each milestone.
+        final: Factor at the end of a cosine schedule.
+        warmup: How long the factor rises linearly to 1 at the beginning, starting above 0: rounds
+            or, below 1, a fraction of the run.
+        gamma_follows_eta: Whether the factor applies to γ too, so that the threshold γ/η stays as
+            it was tuned.
+
+    Raises:
+        EpisodeError: A value is out of its range, or does not belong to this kind of schedule.
+
+    Example:
+        >>> Schedule(eta=0.5, gamma=0.25, kind="step", milestones=(0.5,)).at(round=6, rounds=10)
+        (0.25, 0.125)
     """
 
     __pydantic_config__: ClassVar = {"arbitrary_types_allowed": True}  # for Scalar, in configs
@@ -40,19 +53,19 @@ class Schedule:
 
     @property
     def threshold(self) -> Scalar:
-        """γ/η at the start."""
+        """γ/η without any factor: the norm of G_r above which a round is clipped."""
         return self.gamma / self.eta
 
     def at(self, round: float, rounds: int) -> tuple[Scalar, Scalar]:
-        """(η_r, γ_r) in round `round` of `rounds`, counted from 0."""
-        factor = self._warmth(round, rounds) * self._decay(round, rounds)
+        """Return (η_r, γ_r) in round `round` of `rounds`, counted from 0."""
+        factor = self._warmup_factor(round, rounds) * self._decay_factor(round, rounds)
         return self.eta * factor, self.gamma * (factor if self.gamma_follows_eta else 1.0)
 
-    def _warmth(self, round: float, rounds: int) -> float:
+    def _warmup_factor(self, round: float, rounds: int) -> float:
         length = _in_rounds(self.warmup, rounds)
         return min(1.0, (round + 1) / length) if length >= 1 else 1.0
 
-    def _decay(self, round: float, rounds: int) -> float:
+    def _decay_factor(self, round: float, rounds: int) -> float:
         if self.kind == "step":
             passed = sum(round >= _in_rounds(m, rounds) for m in self.milestones)
             return math.pow(self.factor, passed)

@@ -2,12 +2,12 @@
 
 A vector is a tensor `[..., d]`, or a list of tensors of any shape, its blocks. A model's gradient
 comes as one block per parameter, and copying it into one flat vector would cost as much as the
-step itself. Leading dimensions of a flat vector, where there are any, are independent vectors
+step itself. Leading dimensions of a flat vector, if there are any, are independent vectors
 (clients, settings, seeds): one line of code is one line of the paper, for a single run and for
 a whole table of runs.
 
-A scalar that belongs to a vector is a float where it can be read for free (one vector on the CPU),
-else a tensor `[..., 1]`, so that nothing waits for a GPU.
+A scalar that belongs to a vector is a float if it can be read for free (one vector on the CPU), and
+a tensor `[..., 1]` otherwise, so that nothing waits for a GPU.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def copy_(v: Vector, w: Vector) -> None:
 
 
 def cut(flat: Tensor, like: Vector) -> Vector:
-    """A flat vector `[d]` in the form of another: views of it, block by block."""
+    """Return views of a flat vector `[d]`, in blocks of the same shapes as those of `like`."""
     if isinstance(like, Tensor):
         return flat
     parts = flat.split_with_sizes([block.numel() for block in like])
@@ -64,21 +64,21 @@ def cut(flat: Tensor, like: Vector) -> Vector:
 
 
 def where(condition: Flag, a: Scalar, b: Scalar) -> Scalar:
-    """a where the condition holds, else b."""
+    """Return a if the condition holds, else b; for tensors, element by element."""
     if isinstance(condition, Tensor):
         return torch.where(condition, a, b)
     return a if condition else b
 
 
 def minimum(a: Scalar, b: Scalar) -> Scalar:
-    """The smaller of a and b; NaN if one is NaN, so that a diverged run is seen."""
+    """Return the smaller of a and b; NaN if one is NaN, so that divergence is noticed."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
     return a if a < b or math.isnan(a) else b
 
 
 def maximum(a: Scalar, b: Scalar) -> Scalar:
-    """The larger of a and b; NaN if one is NaN."""
+    """Return the larger of a and b; NaN if one is NaN."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
     return a if a > b or math.isnan(a) else b

@@ -171,7 +171,7 @@ class Rounds:
         self, server: ServerState, r: _Round, probe: Reply, G_norm: Scalar
     ) -> Reply:
         algorithm = self.plan.algorithm
-        if algorithm.descent.momentum and server.velocity is None:
+        if algorithm.descent.has_velocity and server.velocity is None:
             server.velocity = torch.zeros_like(server.x)
         x, gradient = server.x.clone(), probe.vectors["gradient"].clone()
         size, g_norm = algorithm.step(x, gradient, None, server.velocity, G_norm, r.eta, r.gamma)

@@ -156,7 +156,7 @@ class Worker:
         return self._shift_blocks
 
     def _velocity(self, state: ClientState) -> Vector | None:
-        if not self.algorithm.descent.momentum:
+        if not self.algorithm.descent.has_velocity:
             return None
         if state.velocity is None:
             state.velocity = torch.zeros_like(self.objective.x)

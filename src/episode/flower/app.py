@@ -86,10 +86,15 @@ def server_app() -> ServerApp:
 def run_config(experiment: Experiment) -> dict[str, Any]:
     """Return an experiment as the flat settings of a Flower app, which `-c` can override."""
     flat: dict[str, Any] = {FOLDER: "", **UNSET}
-    for section, values in experiment.to_dict().items():
-        for key, value in values.items() if isinstance(values, Mapping) else [("", values)]:
-            name = f"{section}.{key}".rstrip(".")
-            flat[name] = json.dumps(value) if isinstance(value, list) else value
+
+    def flatten(values: Mapping[str, Any], prefix: str) -> None:
+        for key, value in values.items():
+            if isinstance(value, Mapping):
+                flatten(value, f"{prefix}{key}.")
+            else:
+                flat[prefix + key] = json.dumps(value) if isinstance(value, list) else value
+
+    flatten(experiment.to_dict(), "")
     return flat
 
 

@@ -90,7 +90,7 @@ def _arrays_of(
     tensors: dict[str, Tensor] = {
         ("memory" if name == "change" else name): x for name in form.vectors
     }
-    if phase == "local" and algorithm.descent.momentum:
+    if phase == "local" and algorithm.descent.has_velocity:
         tensors["velocity"] = x
     if form.has_buffers:
         tensors |= {"floats": buffers.floats, "integers": buffers.integers}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,14 +52,21 @@ class StoredRun:
     @property
     def label(self) -> str:
         """The algorithm, as its config names it."""
-        algorithm = self.config.get("algorithm", {})
-        cell = f"{algorithm.get('correction')}-{algorithm.get('clipping')}"
-        return str(algorithm.get("name") or cell)
+        return label_of(self.config)
 
     @property
     def status(self) -> str:
         """finished, diverged, failed, pruned, or running (also: was killed, and can be resumed)."""
         return str(self.summary.get("status", "pruned" if is_pruned(self.folder) else "running"))
+
+
+def label_of(config: Mapping[str, Any]) -> str:
+    """Return an algorithm's name, or those of its pieces, without the files that they are in."""
+    algorithm = config.get("algorithm", {})
+    pieces = [algorithm.get("correction"), algorithm.get("clipping")]
+    names = [p.get("name") if isinstance(p, Mapping) else p for p in pieces]
+    names = [algorithm["name"]] if algorithm.get("name") else names
+    return "-".join(str(name).rpartition(":")[2] for name in names)
 
 
 def read_run(folder: Path) -> StoredRun:

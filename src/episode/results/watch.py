@@ -71,9 +71,7 @@ class Follower:
     @property
     def label(self) -> str:
         """The algorithm, and the number of its seed."""
-        algorithm = self.config.get("algorithm", {})
-        cell = f"{algorithm.get('correction')}-{algorithm.get('clipping')}"
-        return f"{algorithm.get('name') or cell} #{self.config.get('seed')}"
+        return f"{store.label_of(self.config)} #{self.config.get('seed')}"
 
     def total(self) -> int:
         """Rounds to play; one per local step for algorithms that step on the server."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
-from episode.core.algorithm import Algorithm
+from episode.core import ALGORITHMS, CLIPPINGS, CORRECTIONS, Algorithm
 from episode.core.schedule import Schedule
 from episode.engines.registry import engine_class
 from episode.errors import EpisodeError, unknown
@@ -35,42 +35,44 @@ class Budget:
     local_steps: int
 
 
-class Section(BaseModel):
-    """A part of the tree: frozen, and closed to unknown keys."""
+class AlgorithmSection(BaseModel):
+    """An algorithm by its name or by its pieces, with its options; see `Algorithm.from_dict`.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    It holds what `Algorithm.to_dict` returns, with the name in place of the pieces if there is one.
+    """
 
-
-class AlgorithmSection(Section):
-    """A named algorithm, or a cell of the grid by its correction and clipping, and its options."""
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str | None = None
-    correction: str | None = None
-    clipping: str | None = None
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    nesterov: bool = False
-    momentum_of: str = "corrected"
-    probe_batches: int = 1
-    reuse_probe: bool = False
-    weighting: str = "uniform"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Check the values, and fill in what was left out."""
+        if (name := given.get("name")) is None:
+            return Algorithm.from_dict(given).to_dict()
+        named = Algorithm.named(name)
+        for kind, pieces in (("correction", CORRECTIONS), ("clipping", CLIPPINGS)):
+            piece = pieces.build(given[kind], f"algorithm.{kind}") if kind in given else None
+            if piece not in (None, getattr(named, kind)):
+                raise EpisodeError(
+                    f"algorithm.name is {name!r} and another {kind} is given too: "
+                    "name the algorithm, or its cell, not both."
+                )
+        values = Algorithm.from_dict(given).to_dict()
+        if name in ALGORITHMS:  # any other may change in its file, so its pieces are stored too
+            del values["correction"], values["clipping"]
+        return {"name": name, **values}
 
     def build(self) -> Algorithm:
-        options = self.model_dump(exclude={"name", "correction", "clipping"})
-        if self.name is None:
-            cell = {"correction": self.correction, "clipping": self.clipping}
-            return Algorithm.from_dict({**cell, **options})
-        if self.correction or self.clipping:
-            raise EpisodeError(
-                f"algorithm.name is {self.name!r} and a correction or clipping is given too: "
-                "name the algorithm, or its cell, not both."
-            )
-        return Algorithm.named(self.name, **options)
+        return Algorithm.from_dict(self.model_dump(exclude_unset=True))
 
     @property
     def label(self) -> str:
-        """The name, or the cell's coordinates."""
-        return self.name or f"{self.correction}-{self.clipping}"
+        """The algorithm's name, or those of its correction and clipping, without their files."""
+        algorithm = self.build()
+        names = (self.name,) if self.name else (algorithm.correction.name, algorithm.clipping.name)
+        return "-".join(name.rpartition(":")[2] for name in names)
 
 
 SECTIONS: dict[str, type] = {
@@ -148,7 +150,10 @@ class Experiment:
                 _rounds_from_iterations(given)
             if section == "algorithm" and not given.keys() & {"name", "correction", "clipping"}:
                 given["name"] = "episode"
-            built[section] = _cohorts(given) if kind is Cohorts else _parse(kind, section, given)
+            if kind is Cohorts:
+                built[section] = _cohorts(given)
+            else:
+                built[section] = _parse(kind, section, given)
         engine_class(built["engine"].name)  # an unknown name is an error
         seed = _parse(_Seed, "", {"seed": rest.get("seed", 0)}).seed
         return cls(task=settings, task_name=name, **built, seed=seed)
@@ -204,14 +209,19 @@ def identity_of(config: Mapping[str, Any]) -> str:
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """Return TOML for a tree with one level of tables, as `read_experiment` reads it."""
+    """Return TOML for a tree of values, as `read_experiment` reads it."""
     plain = {k: v for k, v in values.items() if not isinstance(v, Mapping)}
     tables = {k: v for k, v in values.items() if isinstance(v, Mapping)}
-    # JSON's strings, numbers, booleans and arrays are valid TOML.
-    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in plain.items()]
+    lines = [f"{k} = {_toml_value(v)}" for k, v in plain.items()]
     for name, table in tables.items():
-        lines += ["", f"[{name}]", to_toml(table)]
+        lines += ["", f"[{name}]", *(f"{k} = {_toml_value(v)}" for k, v in table.items())]
     return "\n".join(lines)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{k} = {_toml_value(v)}' for k, v in value.items())} }}"
+    return json.dumps(value, ensure_ascii=False)  # TOML writes all other values as JSON does
 
 
 def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -234,7 +244,7 @@ def _cohorts(given: dict[str, Any]) -> Cohorts:
 
 def _parse(kind: type[T], section: str, values: Mapping[str, Any]) -> T:
     """Build a section, a dataclass or a pydantic model, from values that may be wrong."""
-    names = [*getattr(kind, "model_fields", getattr(kind, "__dataclass_fields__", ()))]
+    names = _names_of(kind)
     if extra := values.keys() - set(names):
         known = [f"{section}.{n}" for n in names] + ["task.name"] * (section == "task")
         raise unknown("setting", f"{section}.{min(extra)}", known)
@@ -254,6 +264,15 @@ def _parse(kind: type[T], section: str, values: Mapping[str, Any]) -> T:
         raise EpisodeError(f"{key} is {problem['input']!r}: {text}.") from None
 
 
+def _names_of(kind: type) -> list[str]:
+    """Return the names of a section's settings."""
+    if kind is AlgorithmSection:
+        return ["name", "descent", *ALGORITHMS["episode"].to_dict()]
+    if issubclass(kind, BaseModel):
+        return list(kind.model_fields)
+    return list(getattr(kind, "__dataclass_fields__", ()))  # Cohorts has none: its rules do
+
+
 def _rounds_from_iterations(budget: dict[str, Any]) -> None:
     """Derive R from the R·I iterations that a task may suggest."""
     iterations, steps = budget.pop("iterations", None), budget.get("local_steps")
@@ -268,7 +287,7 @@ def _unknown_section(given: str) -> EpisodeError:
     homes = [
         f"{name}.{given}"
         for name, kind in SECTIONS.items()
-        if given in getattr(kind, "__dataclass_fields__", {})
+        if given in _names_of(kind)
     ]
     if homes:
         return EpisodeError(f"There is no section {given!r}: did you mean {homes[0]!r}?")

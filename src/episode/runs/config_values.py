@@ -9,8 +9,8 @@ from typing import Any
 
 from episode.errors import EpisodeError
 
-NAMED = ("task", "algorithm", "engine")
-"""Sections that may be given by their name alone: algorithm = "episode"."""
+NAMED = ("task", "algorithm", "engine", "correction", "clipping", "descent")
+"""Sections, and pieces of an algorithm, that may be given by name alone: algorithm = "episode"."""
 
 
 def read_values(path: Path) -> dict[str, Any]:

@@ -1,35 +1,39 @@
-"""A loss, its clients' data and its evaluation. `TASKS` names those that a config can ask for."""
+"""A task is a loss, its clients' data and its evaluation. `TASKS` holds the built-in ones."""
 
-from episode.errors import unknown
-from episode.tasks.cifar10 import Cifar10
-from episode.tasks.custom import custom_task, is_custom
-from episode.tasks.digits import Digits
-from episode.tasks.imagenet import ImageNet
-from episode.tasks.quadratics import Quadratics
-from episode.tasks.relaxed_smooth import RelaxedSmooth
-from episode.tasks.sentiment140 import Sentiment140
+from episode.registry import Registry
+from episode.tasks.custom import checked_task
 from episode.tasks.settings import TaskSettings
-from episode.tasks.silos import Silos
-from episode.tasks.snli import Snli
-from episode.tasks.synthetic import Synthetic
 
-TASKS: dict[str, type[TaskSettings]] = {
-    "digits": Digits,
-    "synthetic": Synthetic,
-    "quadratics": Quadratics,
-    "relaxed_smooth": RelaxedSmooth,
-    "snli": Snli,
-    "sentiment140": Sentiment140,
-    "cifar10": Cifar10,
-    "imagenet": ImageNet,
-    "silos": Silos,
-}
+TASKS: Registry[type[TaskSettings]] = Registry(
+    "task",
+    "episode.tasks",
+    {
+        "digits": "episode.tasks.digits:Digits",
+        "synthetic": "episode.tasks.synthetic:Synthetic",
+        "quadratics": "episode.tasks.quadratics:Quadratics",
+        "relaxed_smooth": "episode.tasks.relaxed_smooth:RelaxedSmooth",
+        "snli": "episode.tasks.snli:Snli",
+        "sentiment140": "episode.tasks.sentiment140:Sentiment140",
+        "cifar10": "episode.tasks.cifar10:Cifar10",
+        "imagenet": "episode.tasks.imagenet:ImageNet",
+        "silos": "episode.tasks.silos:Silos",
+    },
+)
 
 
 def task_named(name: str) -> type[TaskSettings]:
-    """The settings class of a task: one of `TASKS`, or of a file, as `my_task.py:MyTask`."""
-    if is_custom(name):
-        return custom_task(name)
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
-    return TASKS[name]
+    """Return the settings class of a task.
+
+    Args:
+        name: A built-in task, an entry point in the group `episode.tasks`, `my_task.py:MyTask`
+            or `my_package.module:MyTask`.
+
+    Raises:
+        EpisodeError: There is no such task, it cannot be imported, or it is not a task.
+
+    Example:
+        >>> task_named("digits").summary
+        'digits read as a sequence by an Elman network, split by similarity s'
+    """
+    found = TASKS.find(name)
+    return found if name in TASKS else checked_task(name, found)

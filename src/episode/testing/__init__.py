@@ -1,7 +1,7 @@
 """Checks that anyone can run on an algorithm, a task or an engine of their own.
 
-Each `check_…` raises an AssertionError that names what failed, with its figure and its bound, and
-returns the list of checks otherwise. `verify` runs them all on what this package offers.
+Each `check_…` returns the list of its checks, or raises an AssertionError that names those that
+failed, with the measured value and its bound. `verify` runs every check on this package itself.
 """
 
 from episode.testing.check import Check

@@ -1,29 +1,46 @@
-"""A check: a claim, a figure and a bound; and the one that all others lean on."""
+"""A check, and the one that all others rest on: an algorithm follows its plain program."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from episode.core.algorithm import Algorithm
+from episode.core import Algorithm
+from episode.federation.sampling import Cohorts
 from episode.testing import plain
-from episode.testing.problems import MakeEngine, Problem, distance, play
+from episode.testing.problems import MakeEngine, QuadraticProblem, distance, play
 
 EXACT = 1e-12
-"""Two float64 programs that do the same sums in another order."""
+"""Bound for two float64 programs that compute the same sums in another order."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A claim, the figure measured, and the bound that it must respect."""
+    """A claim, the value that was measured, and the bound that it must respect.
+
+    Args:
+        claim: What should hold.
+        value: The measured value.
+        bound: The largest allowed value.
+        at_least: Whether the bound is the smallest allowed value instead.
+
+    Example:
+        >>> check = Check("two runs differ by", 0.0, 1e-12)
+        >>> check.passed
+        True
+        >>> print(check)
+        two runs differ by: 0 (must be <= 1e-12)
+    """
 
     claim: str
     value: float
     bound: float
     at_least: bool = False
-    """Whether the bound is a lower one."""
 
     @property
     def passed(self) -> bool:
+        """Whether the value respects the bound."""
         return self.value >= self.bound if self.at_least else self.value <= self.bound
 
     def __str__(self) -> str:
@@ -32,11 +49,28 @@ class Check:
 
 
 def against_plain(
-    name: str, algorithm: Algorithm, problem: Problem, make_engine: MakeEngine
+    name: str,
+    algorithm: Algorithm,
+    problem: QuadraticProblem,
+    make_engine: MakeEngine,
+    cohorts: Cohorts | None = None,
 ) -> Check:
-    """Thirty rounds on the engine and in the plain program, point by point."""
-    played = play(problem, algorithm, 30, make_engine)
-    program = plain.ROWS[algorithm.correction.name]
-    options = {"reuse_probe": True} if algorithm.reuse_probe else {}
-    path = program(problem.setting(30), algorithm.clipping.name, **options)
+    """Play thirty rounds on the engine and in the plain program, and compare every point."""
+    played = play(problem, algorithm, 30, make_engine, cohorts)
+    clients = len(problem.slopes)
+    drawn = [cohorts.at(r, clients, 0) for r in range(30)] if cohorts else None
+    path = plain_path(algorithm, problem.setting(30, drawn))
     return Check(f"{name} follows its plain program, to", distance(played.path, path), EXACT)
+
+
+def plain_path(algorithm: Algorithm, setting: plain.Setting) -> Sequence[plain.Vector]:
+    """Run the plain program that the algorithm's correction and clipping ask for."""
+    correction, clipping = algorithm.correction, algorithm.clipping
+    rule: Any = plain.RULES.get(type(clipping), clipping.step_size)
+    if not correction.steps_locally:
+        return plain.synchronous(setting, rule)
+    if correction.probes:
+        return plain.resampled(setting, rule, algorithm.reuse_probe)
+    if correction.remembers:
+        return plain.remembered(setting, rule, probe_first=clipping.needs_global)
+    return plain.uncorrected(setting, rule)

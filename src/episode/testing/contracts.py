@@ -1,4 +1,4 @@
-"""What an algorithm, a task and an engine must do to be one; for ours and for anybody's."""
+"""What every algorithm, task and engine must do: ours and anybody's."""
 
 from __future__ import annotations
 
@@ -21,22 +21,80 @@ from episode.federation.sampling import Uniform
 from episode.federation.state import Buffers, ServerState
 from episode.testing.check import EXACT, Check, against_plain
 from episode.testing.maths import memories_of_cohorts, trajectories
-from episode.testing.problems import MakeEngine, Problem, distance, gap, in_this_process, play
+from episode.testing.problems import (
+    MakeEngine,
+    QuadraticProblem,
+    distance,
+    gap,
+    in_this_process,
+    play,
+    probe,
+)
 
 
 def check_algorithm(algorithm: Algorithm, make_engine: MakeEngine = in_this_process) -> list[Check]:
-    """An algorithm can be stored, repeated and resumed, and follows its plain program."""
+    """Check that an algorithm can be stored, repeated and resumed, and follows its plain program.
+
+    The plain program is written independently of the engines. It is chosen by the properties of
+    the correction; a clipping of your own is asked for its `step_size`, on plain numbers. An
+    algorithm with momentum or weight decay has no plain program.
+
+    Args:
+        algorithm: The algorithm.
+        make_engine: Makes the engine to run on, from a task and an algorithm; the simulation in
+            this process by default.
+
+    Returns:
+        The checks, which have all passed.
+
+    Raises:
+        AssertionError: A check failed; the message names it, with its value and bound.
+
+    Example:
+        >>> from episode import Algorithm, PerStep, Resampled
+        >>> all(check.passed for check in check_algorithm(Algorithm(Resampled(), PerStep())))
+        True
+    """
     return _require(_algorithm_checks(algorithm, make_engine))
 
 
 def check_engine(make_engine: MakeEngine) -> list[Check]:
-    """An engine plays every algorithm as the plain programs do, for full and partial cohorts."""
+    """Check that an engine plays every algorithm as the plain programs do.
+
+    Args:
+        make_engine: Makes the engine from a task and an algorithm.
+
+    Returns:
+        The checks, which have all passed.
+
+    Raises:
+        AssertionError: A check failed; the message names it, with its value and bound.
+
+    Example:
+        >>> from episode.engines.simulation import Simulation
+        >>> check_engine(lambda task, algorithm: Simulation(task, algorithm, 1))  # doctest: +SKIP
+    """
     checks = (trajectories, memories_of_cohorts, _metrics, _weights, _resuming)
     return _require(check for make in checks for check in make(make_engine))
 
 
 def check_task(task: Task) -> list[Check]:
-    """A task's gradients are those of its loss, and a pure function of the draw."""
+    """Check that a task's gradients are those of its loss, and a pure function of the draw.
+
+    Args:
+        task: The task.
+
+    Returns:
+        The checks, which have all passed.
+
+    Raises:
+        AssertionError: A check failed; the message names it, with its value and bound.
+
+    Example:
+        >>> from episode.tasks import task_named
+        >>> len(check_task(task_named("quadratics")().build(seed=0, device="cpu")))
+        8
+    """
     return _require(_task_checks(task))
 
 
@@ -52,34 +110,28 @@ def _algorithm_checks(algorithm: Algorithm, make_engine: MakeEngine) -> Iterator
     rebuilt = Algorithm.from_dict(json.loads(json.dumps(algorithm.to_dict())))
     same = rebuilt == algorithm and hash(rebuilt) == hash(algorithm)
     yield Check(f"{name} survives JSON and is hashable (1 is yes)", float(same), 1, at_least=True)
-    problem = Problem.heterogeneous(noise=1.0)
+    problem = QuadraticProblem.heterogeneous(noise=1.0)
     first, second = (play(problem, algorithm, 10, make_engine) for _ in range(2))
     yield Check(f"{name}, repeated, differs by", distance(first.path, second.path), 0.0)
     yield _resumes(name, algorithm, make_engine)
-    standard = Algorithm.from_dict(
-        {
-            "correction": algorithm.correction.name,
-            "clipping": algorithm.clipping.name,
-            "reuse_probe": algorithm.reuse_probe,
-        }
-    )
-    if algorithm == standard:
+    cell = algorithm.correction, algorithm.clipping
+    if algorithm == Algorithm(*cell, reuse_probe=algorithm.reuse_probe):
         yield against_plain(name, algorithm, problem, make_engine)
     if algorithm.correction.has_global and algorithm.weighting == "uniform":
         yield _fixed_point_of(name, algorithm, make_engine)
 
 
 def _fixed_point_of(name: str, algorithm: Algorithm, make_engine: MakeEngine) -> Check:
-    """‖∇(f + λ/2 ‖x‖²)‖ at the end: weight decay is part of the objective."""
-    problem = Problem.heterogeneous(eta=0.02)
+    """Measure ‖∇(f + λ/2 ‖x‖²)‖ at the end: weight decay is part of the objective."""
+    problem = QuadraticProblem.heterogeneous(eta=0.02)
     x = play(problem, algorithm, 400, make_engine).server.x
     decayed = replace(problem, curvatures=problem.curvatures + algorithm.descent.weight_decay)
     return Check(f"{name} ends at a minimum, its gradient norm", decayed.gradient_norm(x), 1e-5)
 
 
 def _metrics(make_engine: MakeEngine) -> Iterator[Check]:
-    """One figure per client of the cohort, in its order."""
-    problem = replace(Problem.heterogeneous(clients=6), local_steps=1)
+    """A metric has one value per client of the cohort, in the cohort's order."""
+    problem = replace(QuadraticProblem.heterogeneous(clients=6), local_steps=1)
     cohorts = Uniform(3)
     played = play(problem, ALGORITHMS["fedavg"], 1, make_engine, cohorts)
     (telemetry,) = played.telemetry
@@ -91,20 +143,12 @@ def _metrics(make_engine: MakeEngine) -> Iterator[Check]:
 
 
 def _weights(make_engine: MakeEngine) -> Iterator[Check]:
-    """The engine's mean is the weighted one."""
-    problem = Problem.heterogeneous(clients=3)
-    task = problem.task()
-    engine = make_engine(task, ALGORITHMS["episode"])
-    weights = [1.0, 2.0, 5.0]
-    try:
-        x, buffers = task.initial()
-        reply = engine.average("probe", [0, 1, 2], weights=weights, round=0, x=x, buffers=buffers)
-    finally:
-        engine.close()
+    """The engine's mean is weighted."""
+    problem, weights = QuadraticProblem.heterogeneous(clients=3), [1.0, 2.0, 5.0]
+    G, _ = probe(problem, make_engine, weights)
     gradients = [problem.gradient()(i, problem.x_0, "probe", 0) for i in range(3)]
     expected = np.average(gradients, axis=0, weights=weights)
-    error = gap(reply.vectors["gradient"].numpy(), expected)
-    yield Check("a weighted mean is right, to", error, EXACT)
+    yield Check("a weighted mean is right, to", gap(G.numpy(), expected), EXACT)
 
 
 def _resuming(make_engine: MakeEngine) -> Iterator[Check]:
@@ -113,8 +157,8 @@ def _resuming(make_engine: MakeEngine) -> Iterator[Check]:
 
 
 def _resumes(name: str, algorithm: Algorithm, make_engine: MakeEngine) -> Check:
-    """Half a run, a checkpoint, a new engine, the other half: the same x̄, bit for bit."""
-    problem = Problem.heterogeneous(noise=1.0)
+    """Play half a run, save it, and play the rest on a new engine: x̄ is the same, bit for bit."""
+    problem = QuadraticProblem.heterogeneous(noise=1.0)
     whole = play(problem, algorithm, 8, make_engine)
     task = problem.task()
     plan = Plan(algorithm, Schedule(problem.eta, problem.gamma), 8, problem.local_steps)
@@ -163,7 +207,7 @@ def _task_checks(task: Task) -> Iterator[Check]:
 
 
 def _slope(target: Objective, x: torch.Tensor, buffers: Buffers) -> Check:
-    """The loss's central difference along its gradient against the gradient's own norm."""
+    """Compare the loss's central difference along its gradient with the gradient's norm."""
     draw = Draw(0, "local", 0)
     gradient = _flat(target.gradient(draw)[1])
     norm = gradient.norm()

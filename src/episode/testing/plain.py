@@ -1,26 +1,40 @@
-"""The algorithms once more, deliberately plain: the paper's lines on numpy arrays, nothing shared.
+"""The algorithms once more, deliberately plain: the paper's lines on numpy arrays.
 
-Kept independent of `episode.core` and `episode.federation` on purpose: it is what they are
-measured against. Slow, and meant to be read beside the paper. Full participation unless `cohorts`
-names each round's clients. `gradient(i, x, stream, k)` is the k-th stochastic gradient of client i
-in that stream. Every function returns x̄_0, …, x̄_R.
+This module uses no code of `episode.core` and `episode.federation`, because they are measured
+against it. It is slow, and meant to be read beside the paper. All clients take part in every round,
+unless `cohorts` names each round's clients. Every program returns x̄_0, …, x̄_R.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from episode.core import Episodic, Guarded, PerStep, Unclipped
+
 Vector = npt.NDArray[np.float64]
 Gradient = Callable[[int, Vector, str, int], Vector]
+"""`gradient(i, x, stream, k)`: the k-th stochastic gradient of client i in that stream, at x."""
+Rule = Callable[[float, float, float, float], float]
+"""The step size that ‖g‖, ‖G‖ (NaN if there is no G), η and γ lead to."""
+
+EPS = 1e-10
+RULES: dict[type, Rule] = {
+    Unclipped: lambda g, G, eta, gamma: eta,
+    PerStep: lambda g, G, eta, gamma: min(eta, gamma / (g + EPS)),
+    Episodic: lambda g, G, eta, gamma: gamma / (g + EPS) if G > gamma / eta else eta,  # noqa: SIM300
+    Guarded: lambda g, G, eta, gamma: min(eta if gamma / eta >= G else math.inf, gamma / (g + EPS)),
+}
+"""The rules of the built-in clippings, which are their keys only: the rules are written anew."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A problem and the constants to run it with."""
+    """A problem, and the constants to run it with."""
 
     gradient: Gradient
     x_0: Vector
@@ -40,23 +54,19 @@ def mean(vectors: Sequence[Vector]) -> Vector:
     return np.asarray(np.sum(vectors, axis=0) / len(vectors))
 
 
-def clipped_step(x: Vector, g: Vector, G: Vector | None, s: Setting, clipping: str) -> Vector:
-    """X - η g or x - γ g/‖g‖, as each clipping decides."""
-    length = float(np.sqrt(np.sum(g * g))) + 1e-10
-    if clipping == "unclipped":
-        return x - s.eta * g
-    if clipping == "per_step":
-        return x - min(s.eta, s.gamma / length) * g
-    assert G is not None
-    if float(np.sqrt(np.sum(G * G))) > s.gamma / s.eta:
-        return x - s.gamma / length * g
-    if clipping == "guarded":
-        return x - min(s.eta, s.gamma / length) * g
-    return x - s.eta * g
+def length(v: Vector) -> float:
+    """‖v‖, the Euclidean norm."""
+    return float(np.sqrt(np.sum(v * v)))
 
 
-def episode(s: Setting, clipping: str = "episodic", reuse_probe: bool = False) -> list[Vector]:
-    """Algorithm 1 (and, by its `clipping`, EPISODE-unclipped and EPISODE-guarded)."""
+def step(x: Vector, g: Vector, G: Vector | None, s: Setting, rule: Rule) -> Vector:
+    """Return x - size · g, with the size that the rule gives (Algorithm 1, line 10)."""
+    G_norm = math.nan if G is None else length(G)
+    return x - rule(length(g), G_norm, s.eta, s.gamma) * g
+
+
+def resampled(s: Setting, rule: Rule, reuse_probe: bool = False) -> list[Vector]:
+    """Algorithm 1: EPISODE and, with other rules, EPISODE-unclipped and EPISODE-guarded."""
     path = [s.x_0]
     for r in range(s.rounds):
         x_bar, cohort = path[-1], s.cohort(r)
@@ -70,14 +80,14 @@ def episode(s: Setting, clipping: str = "episodic", reuse_probe: bool = False) -
                     g = G
                 else:
                     g = s.gradient(i, x, "local", r * s.local_steps + t) - G_i[i] + G
-                x = clipped_step(x, g, G, s, clipping)
+                x = step(x, g, G, s, rule)
             ends.append(x)
         path.append(mean(ends))
     return path
 
 
-def fedavg(s: Setting, clipping: str = "unclipped") -> list[Vector]:
-    """FedAvg; with `clipping="per_step"`, CELGC."""
+def uncorrected(s: Setting, rule: Rule) -> list[Vector]:
+    """FedAvg; with `PerStep`, CELGC."""
     path = [s.x_0]
     for r in range(s.rounds):
         ends = []
@@ -85,20 +95,20 @@ def fedavg(s: Setting, clipping: str = "unclipped") -> list[Vector]:
             x = path[-1]
             for t in range(s.local_steps):
                 g = s.gradient(i, x, "local", r * s.local_steps + t)
-                x = clipped_step(x, g, None, s, clipping)
+                x = step(x, g, None, s, rule)
             ends.append(x)
         path.append(mean(ends))
     return path
 
 
-def scaffold(s: Setting, clipping: str = "unclipped") -> list[Vector]:
-    """SCAFFOLD with the mean gradient of the round as memory (option I's cousin, exact if clipped).
+def remembered(s: Setting, rule: Rule, probe_first: bool) -> list[Vector]:
+    """SCAFFOLD, with the mean raw gradient of the round as memory.
 
-    With an episodic clipping it is EPISODE++, whose memories start from one gradient at x_0.
+    With `Episodic` it is EPISODE++, whose memories start from one gradient at x_0.
     """
     path = [s.x_0]
     c_i = [np.zeros_like(s.x_0) for _ in range(s.clients)]
-    if clipping in ("episodic", "guarded"):
+    if probe_first:
         c_i = [s.gradient(i, s.x_0, "probe", 0) for i in range(s.clients)]
     for r in range(s.rounds):
         c = mean(c_i)
@@ -108,7 +118,7 @@ def scaffold(s: Setting, clipping: str = "unclipped") -> list[Vector]:
             for t in range(s.local_steps):
                 raw = s.gradient(i, x, "local", r * s.local_steps + t)
                 gradients.append(raw)
-                x = clipped_step(x, raw - c_i[i] + c, c, s, clipping)
+                x = step(x, raw - c_i[i] + c, c, s, rule)
             ends.append(x)
             memories[i] = mean(gradients)
         for i, memory in memories.items():
@@ -117,20 +127,11 @@ def scaffold(s: Setting, clipping: str = "unclipped") -> list[Vector]:
     return path
 
 
-def synchronous(s: Setting, clipping: str = "per_step") -> list[Vector]:
-    """NaiveParallelClip; with `clipping="unclipped"`, parallel SGD. R·I rounds of one step."""
+def synchronous(s: Setting, rule: Rule) -> list[Vector]:
+    """NaiveParallelClip; with `Unclipped`, parallel SGD. R·I rounds of one step."""
     path = [s.x_0]
     for r in range(s.rounds * s.local_steps):
         cohort = s.cohort(r)
         G = mean([s.gradient(i, path[-1], "probe", r) for i in cohort])
-        path.append(clipped_step(path[-1], G, G, s, clipping))
+        path.append(step(path[-1], G, G, s, rule))
     return path
-
-
-ROWS: dict[str, Callable[..., list[Vector]]] = {
-    "uncorrected": fedavg,
-    "remembered": scaffold,
-    "resampled": episode,
-    "synchronous": synchronous,
-}
-"""The plain program of each correction; all take the clipping's name."""

@@ -1,4 +1,4 @@
-"""Small problems with known answers, and a way to play any algorithm on them and watch."""
+"""Small problems with known answers, and a way to play any algorithm on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from episode.core.algorithm import Algorithm
+from episode.core.algorithm import ALGORITHMS, Algorithm
 from episode.core.schedule import Schedule
 from episode.engines.simulation import Simulation
 from episode.federation.protocols import Engine, Task
@@ -26,13 +26,13 @@ MakeEngine = Callable[[Task, Algorithm], Engine]
 
 
 def in_this_process(task: Task, algorithm: Algorithm) -> Engine:
-    """The simulation engine: the default of every check."""
+    """Make a simulation engine with one worker: the default of every check."""
     return Simulation(task, algorithm, workers=1)
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Heterogeneous parabolas in d dimensions, f_i(x) = Σ ½ a_ik x_k² + b_ik x_k."""
+class QuadraticProblem:
+    """A parabola in d dimensions per client, f_i(x) = Σ ½ a_ik x_k² + b_ik x_k, and constants."""
 
     curvatures: Vector
     slopes: Vector
@@ -43,8 +43,8 @@ class Problem:
     gamma: float = 0.05
 
     @classmethod
-    def heterogeneous(cls, clients: int = 4, d: int = 5, **changes: Any) -> Problem:
-        """Clients that disagree in curvature and in where their minimum is."""
+    def heterogeneous(cls, clients: int = 4, d: int = 5, **changes: Any) -> QuadraticProblem:
+        """Return a problem whose clients disagree in curvature and in where their minimum is."""
         index = np.arange(clients)[:, None], np.arange(d)[None, :]
         return cls(
             curvatures=0.5 + 1.5 * uniform(1, *index),
@@ -58,7 +58,7 @@ class Problem:
         return QuadraticTask(a, b, x_0, self.noise)
 
     def gradient(self) -> Gradient:
-        """∇F_i for the plain programs, written out once more."""
+        """Return ∇F_i for the plain programs, written a second time."""
 
         def at(i: int, x: Vector, stream: str, k: int) -> Vector:
             unit = uniform(0, i, STREAMS[stream], k, np.arange(len(x)))
@@ -68,31 +68,24 @@ class Problem:
         return at
 
     def setting(self, rounds: int, cohorts: Sequence[Sequence[int]] | None = None) -> Setting:
-        return Setting(
-            self.gradient(),
-            self.x_0,
-            len(self.slopes),
-            rounds,
-            self.local_steps,
-            self.eta,
-            self.gamma,
-            cohorts,
-        )
+        """Return the problem as the plain programs take it."""
+        given = self.gradient(), self.x_0, len(self.slopes)
+        return Setting(*given, rounds, self.local_steps, self.eta, self.gamma, cohorts)
 
-    def permuted(self, order: Sequence[int]) -> Problem:
-        return replace(
-            self, curvatures=self.curvatures[list(order)], slopes=self.slopes[list(order)]
-        )
+    def permuted(self, order: Sequence[int]) -> QuadraticProblem:
+        """Return the same problem with its clients in another order."""
+        new = list(order)
+        return replace(self, curvatures=self.curvatures[new], slopes=self.slopes[new])
 
     def gradient_norm(self, x: Tensor) -> float:
-        """‖∇f(x)‖ of the average objective."""
+        """Return ‖∇f(x)‖ of the mean objective."""
         mean = self.curvatures.mean(0) * x.numpy() + self.slopes.mean(0)
         return float(np.linalg.norm(mean))
 
 
 @dataclass
 class Played:
-    """A run that was watched: x̄_0 … x̄_R, each round's telemetry, and where it ended."""
+    """Result of a run: x̄_0 … x̄_R, the telemetry of each round, and the final state."""
 
     path: list[Tensor]
     telemetry: list[Telemetry]
@@ -100,23 +93,16 @@ class Played:
 
 
 def play(
-    problem: Problem,
+    problem: QuadraticProblem,
     algorithm: Algorithm,
     rounds: int,
     make_engine: MakeEngine = in_this_process,
     cohorts: Cohorts | None = None,
     seed: int = 0,
 ) -> Played:
-    """Plays R rounds (R·I of a synchronous algorithm) on the engine."""
-    task = problem.task()
-    plan = Plan(
-        algorithm,
-        Schedule(problem.eta, problem.gamma),
-        rounds,
-        problem.local_steps,
-        seed,
-        cohorts or Full(),
-    )
+    """Play R rounds (R·I of a synchronous algorithm) on the engine."""
+    task, schedule = problem.task(), Schedule(problem.eta, problem.gamma)
+    plan = Plan(algorithm, schedule, rounds, problem.local_steps, seed, cohorts or Full())
     engine = make_engine(task, algorithm)
     try:
         loop = Rounds(plan, task, engine)
@@ -130,13 +116,28 @@ def play(
         engine.close()
 
 
+def probe(
+    problem: QuadraticProblem, make_engine: MakeEngine, weights: Sequence[float]
+) -> tuple[Tensor, list[Tensor]]:
+    """Let all clients probe at x_0; return their weighted mean G and their anchors G_i."""
+    task = problem.task()
+    engine = make_engine(task, ALGORITHMS["episode"])
+    try:
+        cohort, (x, buffers) = list(range(task.num_clients)), task.initial()
+        reply = engine.average("probe", cohort, weights=weights, round=0, x=x, buffers=buffers)
+        anchors = [state.anchor for state in engine.client_states().values()]
+        return reply.vectors["gradient"], [anchor for anchor in anchors if anchor is not None]
+    finally:
+        engine.close()
+
+
 def distance(path: Sequence[Tensor], other: Sequence[Any]) -> float:
-    """The largest difference of two trajectories in any coordinate; infinite if one is longer."""
+    """Return the largest difference of two paths in any coordinate; infinite if one is longer."""
     if len(path) != len(other):
         return float("inf")
     return max(gap(np.asarray(a), np.asarray(b)) for a, b in zip(path, other, strict=True))
 
 
 def gap(a: Vector, b: Vector) -> float:
-    """The largest difference of two vectors in any coordinate."""
+    """Return the largest difference of two vectors in any coordinate."""
     return float(abs(a - b).max())

@@ -25,7 +25,7 @@ from episode.flower.server import FlowerEngine
 from episode.flower.simulation import quiet_environment, simulated_grid
 from episode.flower.sites import Limits, Sites
 from episode.testing import check_engine
-from episode.testing.problems import Problem
+from episode.testing.problems import QuadraticProblem
 
 FOLDER = "EPISODE_TEST_TASKS"
 MOST = 6
@@ -65,7 +65,7 @@ def check(grid: Grid) -> list[str]:
         sites.meet(task.num_clients)
         return sites
 
-    known = meet(Problem.heterogeneous(MOST).task()).known
+    known = meet(QuadraticProblem.heterogeneous(MOST).task()).known
 
     def make_engine(task: Task, algorithm: Algorithm) -> FlowerEngine:
         nodes = [known[client].node for client in range(task.num_clients)]
