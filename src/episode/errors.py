@@ -1,4 +1,4 @@
-"""Errors that a user can act on: one sentence each, never a traceback on the command line."""
+"""Errors that a user can act on. The command line prints them as one sentence each."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 
 class EpisodeError(Exception):
-    """Something the user can put right: what was given, what is allowed, what to do."""
+    """A mistake that the user can correct: what was given, what is allowed, what to do."""
 
 
 class ClientError(EpisodeError):
-    """A client's own code (its data, model or loss) failed; says who, in which phase and round."""
+    """A client's own code failed: its data, model or loss. Names the client, phase and round."""
 
 
 class ClusterError(EpisodeError):
-    """A process of the run is gone or cannot be reached; says which, in which phase and round."""
+    """A process or site of the run is gone or out of reach. Names it, and the phase and round."""
 
 
 class NotTwiceDifferentiableError(EpisodeError):
-    """A loss has no second derivative everywhere; what rests on a Hessian is then left out."""
+    """A loss has no second derivative everywhere; results that need a Hessian are left out."""
 
 
 def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:
-    """The error for a name that does not exist, with the nearest one that does."""
+    """Return the error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
     close = difflib.get_close_matches(str(given).lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(names)}."
@@ -35,7 +35,7 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:
 def differences(
     a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, tuple[Any, Any]]:
-    """The dotted keys in which two trees of JSON values differ, with both values."""
+    """Return the dotted keys in which two trees of JSON values differ, with both values."""
     found: dict[str, tuple[Any, Any]] = {}
     for key in sorted(a.keys() | b.keys()):
         left, right = a.get(key), b.get(key)

@@ -80,7 +80,7 @@ def test_list_names_everything(tmp_path: Path) -> None:
         (["run", "--set", "cohorts.kind=uniform", "--set", "cohorts.cohort_size=99"], "8 clients"),
         (["run", "missing.toml"], "There is no config missing.toml"),
         (["run", "--resume"], "--resume needs the run's folder"),
-        (["run", ".", "--resume"], "is no run's folder"),
+        (["run", ".", "--resume"], "is not a run's folder"),
         (["run", "--set", "task.num_clients=5000"], "5000 clients cannot share 1438 examples"),
         (["run", "--folder", "/proc/nothing"], "cannot be written"),
         (["list", "algorithm"], "did you mean 'algorithms'"),

@@ -91,14 +91,14 @@ ERROR:     Exit Code: 201
         ("INFO : Starting\n", "See: flwr log 7 mine --show"),
     ],
 )
-def test_a_failed_runs_last_words_are_its_whole_error(
+def test_a_failed_runs_last_error_are_its_whole_error(
     log: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from episode.cli import flower as cli_flower
 
     done = subprocess.CompletedProcess([], 0, stdout=log, stderr="")
     monkeypatch.setattr(cli_flower.subprocess, "run", lambda *_, **__: done)
-    assert cli_flower._last_words("7", "mine").startswith(words)
+    assert cli_flower._last_error("7", "mine").startswith(words)
 
 
 def test_a_folder_that_is_no_app_is_a_sentence_and_exit_code_2(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     broken.write_text("[task\n")
     with pytest.raises(EpisodeError, match=r"broken\.toml cannot be read"):
         read_experiment(broken)
-    with pytest.raises(EpisodeError, match="is no run's folder"):
+    with pytest.raises(EpisodeError, match="is not a run's folder"):
         read_experiment(tmp_path)
 
 

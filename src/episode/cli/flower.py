@@ -1,9 +1,10 @@
-"""`episode flower`: a config as an app for real sites, and a run of it with an honest exit code."""
+"""Commands for real sites: write an experiment as a Flower app, and run an app to its end."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,23 +18,23 @@ from episode.errors import ClusterError, EpisodeError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Real sites: an experiment as a Flower app, and a run of it.",
+    help="Run an experiment at real sites with Flower.",
     pretty_exceptions_enable=False,
 )
 
 
 @app.command("app", epilog="Example: episode flower app my-app --set algorithm=episode")
 def write(
-    folder: Annotated[Path, typer.Argument(help="A new folder, for the app.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write the app: a new folder.")],
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file; without, all settings have their defaults.")
+        Path | None, typer.Option(help="A TOML file; without it, defaults are used.")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Override a value, section.key=value; may be repeated."),
+        typer.Option("--set", help="Override a setting: section.key=value. May be repeated."),
     ] = None,
 ) -> None:
-    """Write an experiment as a Flower app, to deploy with SuperLink and SuperNodes."""
+    """Write an experiment as a Flower app, to be deployed with SuperLink and SuperNodes."""
     from episode.flower.app_files import write_app
     from episode.runs.config import read_experiment
 
@@ -44,19 +45,27 @@ def write(
 @app.command(epilog="Example: episode flower run my-app my-superlink")
 def run(
     folder: Annotated[Path, typer.Argument(help="The app's folder.")],
-    superlink: Annotated[str, typer.Argument(help="The SuperLink's name in Flower's config.")],
+    superlink: Annotated[str, typer.Argument(help="Name of the SuperLink in Flower's config.")],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--run-config", "-c", help="As flwr run's: 'budget.rounds=5'."),
+        typer.Option(
+            "--run-config",
+            "-c",
+            help="Override a setting of the app, as for flwr run: 'budget.rounds=5'.",
+        ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Stop waiting after so long.")] = 7 * 86400.0,
+    seconds: Annotated[
+        float, typer.Option(help="How many seconds to wait for the end of the run.")
+    ] = 7 * 86400.0,
 ) -> None:
-    """Run an app and wait for its end; fails if the run fails (flwr run alone does not)."""
+    """Run an app, wait for its end, and fail if the run fails (flwr run alone does not)."""
     from episode.flower.simulation import require_flower
 
     require_flower()
     if not (folder / "pyproject.toml").is_file():
-        raise EpisodeError(f"{folder} is no Flower app: write one with episode flower app {folder}")
+        raise EpisodeError(
+            f"{folder} is not a Flower app: write one with episode flower app {folder}"
+        )
     options = [part for change in changes or [] for part in ("-c", change)]
     started = _flwr("run", str(folder), superlink, *options)
     number = str(started.get("run-id", ""))
@@ -68,9 +77,9 @@ def run(
         if time.monotonic() > until:
             raise ClusterError(f"Run {number} is still {status} after {seconds:g} s.")
         time.sleep(pause)
-        pause = min(1.5 * pause, 15.0)  # each look costs a process
+        pause = min(1.5 * pause, 15.0)  # each query starts a process
     if status != "finished:completed":
-        log = _last_words(number, superlink)
+        log = _last_error(number, superlink)
         raise ClusterError(f"Run {number} has {status.replace(':', ': ')}. {log}")
     typer.echo(f"Run {number} is complete.")
 
@@ -80,8 +89,8 @@ def _status(number: str, superlink: str) -> str:
     return str(found[0].get("status", "unknown"))
 
 
-def _last_words(number: str, superlink: str) -> str:
-    """The last line of the run's log that names an error, and what is indented below it."""
+def _last_error(number: str, superlink: str) -> str:
+    """Return the last line of the run's log that names an error, and the lines indented below."""
     done = subprocess.run(
         [_program(), "log", number, superlink, "--show"],
         capture_output=True,
@@ -98,8 +107,11 @@ def _last_words(number: str, superlink: str) -> str:
 
 
 def _flwr(*arguments: str) -> dict[str, Any]:
+    from episode.flower.simulation import QUIET
+
     done = subprocess.run(
         [_program(), *arguments, "--format", "json"],
+        env={**os.environ, **QUIET},
         capture_output=True,
         text=True,
         check=False,
@@ -116,7 +128,7 @@ def _flwr(*arguments: str) -> dict[str, Any]:
         lines = [line.strip() for line in str(reason).splitlines() if "Using SuperLink" not in line]
         words = " ".join(line for line in lines if line)
         if "Invalid run configuration" in words:
-            words += " Only what [tool.flwr.app.config] of the app's pyproject.toml has can be set."
+            words += " Only settings that [tool.flwr.app.config] in the app's pyproject.toml names can be set."
         raise ClusterError(f"flwr {arguments[0]} failed: {words}")
     return found
 

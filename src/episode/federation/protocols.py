@@ -90,7 +90,18 @@ class Objective(ABC):
 
 
 class Task(ABC):
-    """A loss, its clients' data and its evaluation."""
+    """A loss, its clients' data and its evaluation.
+
+    `NeuralTask` makes one of any model and data; derive from this class for anything else.
+
+    Example:
+        >>> import episode, torch
+        >>> data = (torch.randn(8, 2), torch.randn(8, 1))
+        >>> loss = lambda model, batch: ((model(batch[0]) - batch[1]) ** 2).mean()
+        >>> task = episode.NeuralTask(torch.nn.Linear(2, 1), [data, data], loss, batch_size=4)
+        >>> isinstance(task, episode.Task), task.num_clients, task.examples(0)
+        (True, 2, 8)
+    """
 
     num_clients: int
     draws_random_numbers: bool = False
@@ -127,7 +138,14 @@ class Engine(ABC):
     """Where clients run. It has one verb, `average`; the rest has defaults or is bookkeeping.
 
     An engine is chosen by name: one of `episode list engines`, `my_engine.py:MyEngine`,
-    `package.module:MyEngine`, or an entry point in the group `episode.engines`.
+    `package.module:MyEngine`, or an entry point in the group `episode.engines`. The file
+    examples/my_engine.py shows one.
+
+    Example:
+        >>> from episode import Engine
+        >>> from episode.engines.simulation import Simulation
+        >>> issubclass(Simulation, Engine), Simulation.summary
+        (True, 'all clients in this process, on worker threads')
     """
 
     summary: ClassVar[str] = ""

@@ -1,4 +1,4 @@
-"""What there is to choose from, one line each: what `episode list` prints."""
+"""What `episode list` prints: algorithms, tasks and engines, one line each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ALGORITHMS = {
 
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """Names and lines, by kind."""
+    """Return names and summaries, by kind."""
     return {
         "algorithms": {
             name: f"{_ALGORITHMS[name]} [{a.correction.name} x {a.clipping.name}]"

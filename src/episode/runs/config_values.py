@@ -1,4 +1,4 @@
-"""Nested values before they are an experiment: read from TOML or a folder, and overridden."""
+"""Nested values of a config: read from TOML or a run's folder, and overridden."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMED = ("task", "algorithm", "engine", "correction", "clipping", "descent")
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """The nested values of a TOML file, or of a run's folder."""
+    """Read the nested values of a TOML file or a run's folder."""
     try:
         if path.is_dir():
             values = dict(json.loads((path / "config.json").read_text()))
@@ -28,7 +28,7 @@ def read_values(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except FileNotFoundError:
         if path.is_dir():
-            raise EpisodeError(f"{path} is no run's folder: it has no config.json.") from None
+            raise EpisodeError(f"{path} is not a run's folder: it has no config.json.") from None
         raise EpisodeError(f"There is no config {path}: give a TOML file or a folder.") from None
     except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise EpisodeError(f"The config {path} cannot be read: {error}.") from None
@@ -37,7 +37,7 @@ def read_values(path: Path) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value, or a bare word, such as a name."""
+    """Return the value of a TOML expression, or the text itself if it is a bare word."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -45,7 +45,7 @@ def parse_value(text: str) -> Any:
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
-    """Sets one of the nested values, as in `schedule.eta=0.3`."""
+    """Set one of the nested values, as in `schedule.eta=0.3`."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise EpisodeError(f"--set {override!r} is not of the form section.key=value.")
