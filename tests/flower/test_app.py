@@ -105,4 +105,4 @@ def test_a_folder_that_is_no_app_is_a_sentence_and_exit_code_2(tmp_path: Path) -
     command = [sys.executable, "-m", "episode", "flower", "run", str(tmp_path / "none"), "here"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "none is no Flower app: write one with episode flower app" in done.stderr
+    assert "none is not a Flower app: write one with episode flower app" in done.stderr
