@@ -122,7 +122,7 @@ def test_the_lowest_line_is_that_of_a_linear_program(
 
 def test_points_on_a_line_are_found_exactly_and_surely() -> None:
     x = np.linspace(1, 5, 9)
-    line = fit(x.tolist(), (2 + 3 * x).tolist(), list(range(9)), seed=0)
+    line = fit([(float(v), float(2 + 3 * v), k) for k, v in enumerate(x)], seed=0)
     assert (line.intercept, line.slope) == pytest.approx((2, 3))
     assert line.slope_range == pytest.approx((3, 3))
 

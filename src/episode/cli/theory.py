@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: episode diagnose digits --html digits.html")(diagnose)
 
 
-def _option(*names: str, default: str, text: str) -> Any:
+def _option(text: str, default: str, *names: str) -> Any:
     """Declare an option whose default applies only without --from."""
     return typer.Option(*names, help=text, show_default=default)
 
@@ -33,38 +33,32 @@ def _option(*names: str, default: str, text: str) -> Any:
 def plan(
     L0: Annotated[
         float | None,
-        _option("--L0", default="1", text="Curvature bound: ‖∇²f_i‖ ≤ L0 + L1‖∇f_i‖, where f_i "
-                "is the loss of client i."),
+        _option("Curvature bound: ‖∇²f_i‖ ≤ L0 + L1‖∇f_i‖, where f_i is the loss of client i.",
+                "1", "--L0"),
     ] = None,
     L1: Annotated[
         float | None,
-        _option("--L1", default="1", text="How fast curvature may grow with the gradient (see "
-                "--L0); 0 if it does not."),
+        _option("How fast curvature may grow with the gradient (see --L0); 0 if it does not.",
+                "1", "--L1"),
     ] = None,
-    sigma: Annotated[
-        float | None, _option("--sigma", default="1", text="σ: bound on the noise of a gradient.")
-    ] = None,
+    sigma: Annotated[float | None, _option("σ: bound on the noise of a gradient.", "1")] = None,
     kappa: Annotated[
         float | None,
-        _option("--kappa", default="1", text="κ: how much clients differ, ‖∇f_i‖ ≤ κ + ρ‖∇f‖, "
-                "where f is the mean of the f_i; 0 (with ρ = 1) if all are alike."),
+        _option("κ: how much clients differ, ‖∇f_i‖ ≤ κ + ρ‖∇f‖, where f is the mean of the f_i; "
+                "0 (with ρ = 1) if all are alike.", "1"),
     ] = None,
-    rho: Annotated[
-        float | None, _option("--rho", default="2", text="ρ: see --kappa; 1 or more.")
-    ] = None,
+    rho: Annotated[float | None, _option("ρ: see --kappa; 1 or more.", "2")] = None,
     delta: Annotated[
-        float | None,
-        _option("--delta", default="1", text="Δ: how far the loss can fall, f(x_0) - min f."),
+        float | None, _option("Δ: how far the loss can fall, f(x_0) - min f.", "1")
     ] = None,
     epsilon: Annotated[
         float, typer.Option(help="ε: tolerance; the mean gradient norm will be at most 3ε.")
     ] = 0.1,
     clients: Annotated[
-        int | None, _option("--clients", "-N", default="8", text="N: number of clients.")
+        int | None, _option("N: number of clients.", "8", "--clients", "-N")
     ] = None,
     local_steps: Annotated[
-        int | None,
-        _option("--local-steps", "-I", default="8", text="I: local steps of a client per round."),
+        int | None, _option("I: local steps of a client per round.", "8", "--local-steps", "-I")
     ] = None,
     source: Annotated[
         Path | None,
@@ -79,7 +73,7 @@ def plan(
     ] = "main",
     smoothness: Annotated[
         float | None,
-        typer.Option(help="L: curvature bound for all x, which some of the methods need."),
+        typer.Option(help="L: curvature bound that holds everywhere, for methods that need it."),
     ] = None,
     eta: Annotated[
         float | None, typer.Option(help="η: step size of your own to check (with --gamma).")
@@ -101,7 +95,7 @@ def plan(
     """
     from episode.diagnosis.saved_constants import DEFAULT, read_saved_constants
     from episode.errors import EpisodeError
-    from episode.theory.complexity import Scenario
+    from episode.theory.complexity import Scenario, comparison
     from episode.theory.plan import plan as make
 
     known = read_saved_constants(source) if source else DEFAULT
@@ -112,10 +106,8 @@ def plan(
     local_steps = known.local_steps if local_steps is None else local_steps
     if (eta is None) != (gamma is None):
         raise EpisodeError("Only one of --eta and --gamma is given: give both, or neither.")
-    made = make(
-        constants, epsilon=epsilon, clients=clients, local_steps=local_steps, C=C,
-        statement=statement,
-    )  # fmt: skip
+    counts = {"clients": clients, "local_steps": local_steps}
+    made = make(constants, epsilon=epsilon, C=C, statement=statement, **counts)
     scenario = Scenario(constants, epsilon, clients, local_steps, smoothness)
     own = None if eta is None or gamma is None else made.check(eta, gamma)
     if plot:
@@ -125,7 +117,8 @@ def plan(
         check_target(plot, ".png", ".svg")
         draw_plan(made, scenario, plot)
     if as_json:
-        values = _plan_values(made, scenario) | {"estimated_from": known.title if source else None}
+        values = made.to_dict() | comparison(scenario)
+        values["estimated_from"] = known.title if source else None
         if own is not None:
             conditions = [c.to_dict() for c in own]
             values["own"] = {"eta": eta, "gamma": gamma, "conditions": conditions}
@@ -209,17 +202,6 @@ def _print_diagnosis(d: Diagnosis) -> None:
         out.print(f"- {line}", markup=False)
 
 
-def _plan_values(made: TheoremPlan, scenario: Scenario) -> dict[str, Any]:
-    from episode.theory.complexity import fewest, table
-
-    rows = table(scenario)
-    return made.to_dict() | {
-        "table": [row.to_dict() for row in rows],
-        "fewest_rounds": fewest(rows),
-        "fewest_iterations": fewest(rows, "iterations"),
-    }
-
-
 def _print_source(title: str, constants: dict[str, float]) -> None:
     values = ", ".join(f"{name} = {value:.4g}" for name, value in constants.items())
     out.print(
@@ -249,7 +231,7 @@ def _print_plan(made: TheoremPlan) -> None:
         "T = RI": f"{made.iterations:,} iterations per client",
         "I_max": speed_up,
         "A, B, Γ": f"{s.A:.4g}, {s.B:.4g}, {made.Gamma:.6g}, factors of the conditions below",
-        "Result": f"‖∇f‖, averaged over all rounds, is at most 3ε = {3 * made.epsilon:g}",
+        "Result": f"the mean gradient norm of all rounds is at most 3ε = {3 * made.epsilon:g}",
     }  # fmt: skip
     for name, text in lines.items():
         out.print(f"  {name:<12} {text}", markup=False)
@@ -270,7 +252,8 @@ def _print_methods(scenario: Scenario) -> None:
 
     out.print(
         f"\n[bold]Six methods[/bold] at N = {scenario.clients}, I = {scenario.local_steps} "
-        "(Table 1 of the paper, with every hidden factor set to 1)"
+        "(Table 1 of the paper, with every hidden factor set to 1)\n"
+        "Best T is the number of iterations at the best I; it is reached for I up to I_max."
     )
     rows = table(scenario)
     _print_table(("method", "rounds R", "iterations T", "best T", "I_max"), [
@@ -293,7 +276,7 @@ def _print_methods(scenario: Scenario) -> None:
 
 
 def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: bool = False) -> None:
-    """Print a table whose columns after the first are aligned to the right on demand."""
+    """Print a table; `right` aligns all columns but the first to the right."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for k, name in enumerate(header):
         table.add_column(name, no_wrap=True, justify="right" if right and k else "left")

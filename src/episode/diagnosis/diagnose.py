@@ -198,10 +198,7 @@ def diagnose_task(
 def _notes(path: Trajectory, options: DiagnosisOptions) -> tuple[str, ...]:
     notes = []
     if path.hessian_error:
-        notes.append(
-            f"{path.hessian_error} The Hessian is left out; curvature was measured from gradients "
-            "along the path."
-        )
+        notes.append(f"{path.hessian_error} Hessians are left out; gradients gave the curvature.")
     sought = [c for p in path.points for c in p.hessian]
     if sought:
         notes.append(

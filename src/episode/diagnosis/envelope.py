@@ -30,17 +30,15 @@ class Envelope:
     points: int
 
 
-def fit(
-    x: Sequence[float], y: Sequence[float], group: Sequence[int], seed: int, least: float = 0.0
-) -> Envelope:
-    """Fit the line above all points with the smallest mean distance to them; slope ≥ `least`.
+def fit(rows: Sequence[tuple[float, float, int]], seed: int, least: float = 0.0) -> Envelope:
+    """Fit the line above all (x, y, group) with the smallest mean distance; slope ≥ `least`.
 
     The bootstrap resamples groups (points of the descent), because the clients at one point are not
     independent. It knows nothing about unvisited places: the true bound may lie above its range.
     """
-    xs, ys, groups = np.asarray(x, float), np.asarray(y, float), np.asarray(group)
-    if len(xs) < 2:
-        raise EpisodeError(f"An envelope needs 2 points or more, but there are {len(xs)}.")
+    if len(rows) < 2:
+        raise EpisodeError(f"An envelope needs 2 points or more, but there are {len(rows)}.")
+    xs, ys, groups = np.array(rows, float).T
     line = lowest_line(xs, ys, least)
     names = np.unique(groups)
     members = [np.flatnonzero(groups == name) for name in names]
@@ -51,7 +49,7 @@ def fit(
         chosen = np.concatenate([members[k] for k in drawn])
         lines.append(lowest_line(xs[chosen], ys[chosen], least))
     low, high = np.quantile(np.array(lines), [0.05, 0.95], axis=0).tolist()
-    return Envelope(*line, (low[0], high[0]), (low[1], high[1]), len(xs))
+    return Envelope(*line, (low[0], high[0]), (low[1], high[1]), len(rows))
 
 
 def lowest_line(x: Array, y: Array, least: float = 0.0) -> tuple[float, float]:

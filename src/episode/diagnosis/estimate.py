@@ -95,18 +95,12 @@ def estimate(points: Sequence[Point], losses: Sequence[float], seed: int) -> Est
     by_hessian = any(p.hessian for p in points)
     along_path = _smoothness([p.path for p in points], seed)
     bounds = [p.noise_bound for p in points]
-    heterogeneity = fit(
-        [p.gradient_norm for p in points for _ in p.client_norms],
-        [norm for p in points for norm in p.client_norms],
-        [k for k, p in enumerate(points) for _ in p.client_norms],
-        seed,
-        least=1.0,
-    )
+    norms = [(p.gradient_norm, n, k) for k, p in enumerate(points) for n in p.client_norms]
     return Estimates(
         smoothness=_smoothness([p.hessian for p in points], seed) if by_hessian else along_path,
         smoothness_from="Hessian" if by_hessian else "path",
         path_smoothness=along_path,
-        heterogeneity=heterogeneity,
+        heterogeneity=fit(norms, seed, least=1.0),
         sigma=max(bounds),
         sigma_range=_range_of_largest(bounds, seed),
         noise=float(np.median([n for p in points for n in p.noise])),
@@ -121,8 +115,7 @@ def usual_step_norm(points: Sequence[Point]) -> float:
 
 def _smoothness(by_point: Sequence[Sequence[Curvature]], seed: int) -> Envelope:
     rows = [(c.gradient_norm, c.smoothness, k) for k, found in enumerate(by_point) for c in found]
-    norms, smoothness, points = zip(*rows, strict=True) if rows else ((), (), ())
-    return fit(norms, smoothness, points, seed)
+    return fit(rows, seed)
 
 
 def _range_of_largest(values: Sequence[float], seed: int) -> tuple[float, float]:

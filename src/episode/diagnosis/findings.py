@@ -13,9 +13,9 @@ from episode.diagnosis.measure import Point
 from episode.diagnosis.short_runs import CLIPPED, ShortRuns
 
 GLOSSARY = (
-    "f is the training loss, f_i the loss of client i, and ‖∇f‖ the norm of a gradient. "
-    "η is the step size, γ/η the gradient norm above which a step is clipped, and I the number of "
-    "local steps that a client takes per round."
+    "f is the training loss, f_i that of client i, F_i the same on one batch, and ‖∇f‖ the norm of "
+    "a gradient. η is the step size, γ/η the gradient norm above which a step is clipped, and I "
+    "the number of local steps that a client takes per round."
 )
 
 

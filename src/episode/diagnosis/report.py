@@ -54,7 +54,7 @@ def as_html(d: Diagnosis) -> str:
 {_figures(d)}
 <h2>Estimates</h2>
 <p>Constants of the paper's Assumption 1, estimated along the path. The ranges contain 90% of a
-bootstrap over its points. F_i is the loss of client i on one batch.</p>
+bootstrap over its points.</p>
 {_table(("constant", "estimate", "range", "meaning"), estimate_rows(d), "wide words")}
 <h2>Limits of this diagnosis</h2>
 <ul>{"".join(f"<li>{html.escape(line)}</li>" for line in (*d.verdict.unknown, *d.notes))}</ul>
@@ -71,10 +71,10 @@ def estimate_rows(d: Diagnosis) -> list[tuple[str, str, str, str]]:
     s, h = e.smoothness, e.heterogeneity
     return [
         ("L0", f"{e.L0:.4g}", _range(s.intercept_range), "curvature: ‖∇²f_i‖ ≤ L0 + L1‖∇f_i‖"),
-        ("L1", f"{e.L1:.4g}", _range(s.slope_range), f"from the {e.smoothness_from}"),
+        ("L1", f"{e.L1:.4g}", _range(s.slope_range), f"its slope, from the {e.smoothness_from}"),
         ("κ", f"{e.kappa:.4g}", _range(h.intercept_range), "clients differ: ‖∇f_i‖ ≤ κ + ρ‖∇f‖"),
-        ("ρ", f"{e.rho:.4g}", _range(h.slope_range), "1 or more"),
-        ("σ", f"{e.sigma:.4g}", _range(e.sigma_range), "noise: ‖∇F_i - ∇f_i‖ ≤ σ in 95% of batches"),
+        ("ρ", f"{e.rho:.4g}", _range(h.slope_range), "its slope, 1 or more"),
+        ("σ", f"{e.sigma:.4g}", _range(e.sigma_range), "noise: ‖∇F_i - ∇f_i‖ ≤ σ (95% of batches)"),
         ("Δ", f"at least {e.delta:.4g}", "", "how far f can fall: f(x_0) - min f"),
     ]  # fmt: skip
 

@@ -195,9 +195,8 @@ class ShortRunner:
         """Return the short run with these settings."""
         key = algorithm, eta, local_steps
         if key not in self.done:
-            self.observe(
-                f"Short run {len(self.done) + 1}: {algorithm} with η = {eta:.3g}, I = {local_steps}"
-            )
+            setting = f"{algorithm}, η = {eta:.3g}, I = {local_steps}"
+            self.observe(f"Short run {len(self.done) + 1}: {setting}")
             half, *last = self._losses(algorithm, eta, local_steps)
             mean = sum(last) / len(last)
             self.done[key] = ShortRun(

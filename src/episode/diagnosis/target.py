@@ -54,7 +54,7 @@ def read_target(what: str | None, settings: Sequence[str] = ()) -> Target:
         raise unknown("task", what, TASKS)
     if path.is_dir() and not (path / CONFIG).is_file():
         raise EpisodeError(
-            f"{what} is not a run's folder, because it has no {CONFIG}: give the folder of a run."
+            f"{what} has no {CONFIG}, so it is not a run's folder: give one that is."
         )
     experiment = read_experiment(path, settings)
     if not path.is_dir():
@@ -65,13 +65,10 @@ def read_target(what: str | None, settings: Sequence[str] = ()) -> Target:
 def _from_folder(path: Path, experiment: Experiment, changed: bool) -> Target:
     stored = path / CHECKPOINT
     if not stored.exists():
-        raise EpisodeError(
-            f"{path} has no checkpoint yet: wait until it has one, or diagnose its task by name."
-        )
+        raise EpisodeError(f"{path} has no checkpoint yet: wait, or diagnose its task by name.")
     if changed:
         raise EpisodeError(
-            f"{path} is a run whose settings are fixed: leave out --set, or diagnose its task by "
-            "name."
+            f"{path} is a run with fixed settings: leave out --set, or diagnose its task by name."
         )
     server, _ = checkpoint.load(stored, experiment.id, experiment.engine.device)
     title = f"{experiment.task_name}, {experiment.algorithm.label} after {server.round} rounds"

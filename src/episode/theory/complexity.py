@@ -62,10 +62,6 @@ class MethodCost:
     obstacle: str | None = None
     """Why the theory of the method does not cover the scenario; None if it does."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
 
 def table(scenario: Scenario) -> list[MethodCost]:
     """Return the cost of all six methods, in the paper's order."""
@@ -77,6 +73,16 @@ def fewest(rows: Sequence[MethodCost], what: str = "rounds") -> list[str]:
     covered = [row for row in rows if row.obstacle is None]
     best = min((getattr(row, what) for row in covered), default=math.inf)
     return [row.method for row in covered if getattr(row, what) <= best * (1 + 1e-9)]
+
+
+def comparison(scenario: Scenario) -> dict[str, Any]:
+    """Return the table and its winners as plain values for JSON."""
+    rows = table(scenario)
+    return {
+        "table": [asdict(row) for row in rows],
+        "fewest_rounds": fewest(rows),
+        "fewest_iterations": fewest(rows, "iterations"),
+    }
 
 
 def local_sgd(s: Scenario) -> MethodCost:
