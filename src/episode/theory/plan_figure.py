@@ -65,5 +65,5 @@ def _mark_limit(axis: Any, made: TheoremPlan, what: str, values: list[int]) -> N
     limit = at_one_client / (made.clients if what == "local_steps" else made.local_steps)
     if values[0] <= limit <= values[-1]:
         axis.axvline(limit, color="#777777", linewidth=1, linestyle="--")
-        name = "I_max" if what == "local_steps" else "N at which I_max = I"
+        name = "I_max" if what == "local_steps" else "I_max = I at N"
         axis.annotate(f" {name} = {limit:.3g}", (limit, 0.02), xycoords=("data", "axes fraction"))
