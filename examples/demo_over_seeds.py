@@ -1,4 +1,4 @@
-"""The demo over several seeds, as a Markdown table of mean and spread: docs/results.md.
+"""Run the demo with several seeds and print a Markdown table, as in docs/results.md.
 
 python examples/demo_over_seeds.py            # five seeds, about five minutes on two cores
 """
@@ -6,7 +6,7 @@ python examples/demo_over_seeds.py            # five seeds, about five minutes o
 import statistics
 from pathlib import Path
 
-from episode.core import ALGORITHMS
+from episode import ALGORITHMS
 from episode.results.store import StoredRun
 from episode.studies.demo import run_demo
 
@@ -15,7 +15,7 @@ ROUNDS = 60
 
 
 def row(name: str, runs: list[StoredRun]) -> str:
-    """Accuracy (mean, deviation, range), loss, and what each run cost."""
+    """Format accuracy (mean, standard deviation, range), loss and the cost of one run."""
     accuracy = [run.summary["metrics"]["test_accuracy"] for run in runs]
     loss = [run.summary["metrics"]["train_loss"] for run in runs]
     cost = runs[0].summary
@@ -34,7 +34,7 @@ def row(name: str, runs: list[StoredRun]) -> str:
 
 
 def main() -> None:
-    """Runs (or reads back) every seed, and prints the table."""
+    """Run every seed (or read its runs back), and print the table."""
     by_seed = [run_demo(Path(f"runs/seeds/{s}"), s, ROUNDS, lambda *_: None) for s in SEEDS]
     head = "algorithm|test accuracy|range|training loss|status|rounds|exchanges|MB|gradients"
     print(f"| {head.replace('|', ' | ')} |")

@@ -1,15 +1,17 @@
-"""The paper's tables at a size for two cores: tuned as in the paper, seven algorithms, some seeds.
+"""Reproduce the paper's tables at a size that suits two cores: seven algorithms, a few seeds.
 
     python examples/laptop_tables.py snli --data snli_1.0.zip --vectors glove.6B.50d.txt.gz
     python examples/laptop_tables.py snli-longer --data snli_1.0.zip --vectors glove.6B.50d.txt.gz
     python examples/laptop_tables.py sentiment140 --data trainingandtestdata.zip --vectors ...
     python examples/laptop_tables.py cifar10 --data cifar-10-python.tar.gz
 
-First η and γ are tuned for CELGC on the validation split, in one setting and with seed 0; the best
-pair is used for every algorithm, setting and seed, which are reported on the test split. With
-`--tuned-on ALGORITHM` they are tuned for that one, and the table holds it alone. `snli-longer` is
-not tuned. Runs that have ended are read back, so a stopped script goes on where it was. It uses all
-cores that it may: `taskset -c 0` leaves it one. The table is the same.
+As in the paper, the step size η and the clipping parameter γ are tuned for CELGC on the validation
+split, in one setting and with seed 0. The best pair is used for every algorithm, setting and seed,
+and the results are reported on the test split. With `--tuned-on ALGORITHM`, η and γ are tuned for
+that algorithm, and the table shows it alone. `snli-longer` is not tuned.
+
+Finished runs are read back, so a stopped script continues where it was. It uses all available
+cores; `taskset -c 0` limits it to one, and gives the same table.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ ALGORITHMS = (
 
 @dataclass(frozen=True)
 class Table:
-    """A dataset's table: its settings (s, I), and the pairs (η, γ) that are tried in one."""
+    """Table of a dataset: settings (similarity s, local steps I), and pairs (η, γ) to try."""
 
     settings: list[tuple[float, int]]
     tuned_at: tuple[float, int]
@@ -46,7 +48,7 @@ class Table:
 
 
 def pairs(gammas: Iterable[float], thresholds: Iterable[float]) -> list[tuple[float, float]]:
-    """(η, γ) for every γ and every γ/η."""
+    """Return (η, γ) for every γ and every γ/η."""
     return [(round(g / t, 6), g) for g, t in itertools.product(gammas, thresholds)]
 
 
@@ -74,14 +76,14 @@ TABLES = {
 
 
 Cell = tuple[str, tuple[float, int]]
-"""An algorithm and a setting."""
+"""An algorithm and a setting (s, I)."""
 
 
 def experiment(
     name: str, given: dict[str, Any], setting: tuple[float, int], algorithm: str,
     eta: float, gamma: float, seed: int, split: str,
 ) -> Experiment:  # fmt: skip
-    """One run of the table."""
+    """Return the config of one run."""
     table, (similarity, local_steps) = TABLES[name], setting
     dataset = name.partition("-")[0]
     task = {"name": dataset, **table.task, **given, "similarity": similarity, "evaluate_on": split}
@@ -97,7 +99,7 @@ def experiment(
 
 
 def play(chosen: Experiment, folder: Path) -> dict[str, Any]:
-    """The run's summary; played if it is not there yet."""
+    """Return the summary of a run, which is executed unless it has finished before."""
     target = folder / chosen.name
     summary = target / "summary.json"
     if not summary.exists():
@@ -109,7 +111,7 @@ def play(chosen: Experiment, folder: Path) -> dict[str, Any]:
 
 
 def tune(name: str, given: dict[str, Any], folder: Path, algorithm: str) -> tuple[float, float]:
-    """(η, γ) of its best validation accuracy; where there is but one pair, nothing is played."""
+    """Return (η, γ) with the best validation accuracy; a single pair is not tried."""
     table = TABLES[name]
     tried: list[tuple[float, float, float]] = []
     for eta, gamma in table.pairs if len(table.pairs) > 1 else ():
@@ -123,7 +125,7 @@ def tune(name: str, given: dict[str, Any], folder: Path, algorithm: str) -> tupl
 def report(
     name: str, given: dict[str, Any], folder: Path, seeds: Iterable[int], tuned_on: str | None
 ) -> None:
-    """Tunes, plays the table seed by seed, and writes it as Markdown after each."""
+    """Tune, run the table seed by seed, and write it as Markdown after each seed."""
     table = TABLES[name] if tuned_on is None else replace(TABLES[name], algorithms=(tuned_on,))
     file = folder / (f"{name}-tuned-on-{tuned_on}.md" if tuned_on else f"{name}.md")
     eta, gamma = tune(name, given, folder, tuned_on or "celgc")
@@ -140,7 +142,7 @@ def report(
 
 
 def markdown(table: Table, runs: dict[Cell, list[dict[str, Any]]]) -> str:
-    """Algorithms by settings."""
+    """Format a table of algorithms by settings."""
     lines = ["| algorithm | " + " | ".join(f"s = {s:g}, I = {i}" for s, i in table.settings) + " |"]
     lines.append("|---" * (1 + len(table.settings)) + "|")
     for algorithm in table.algorithms:
@@ -150,7 +152,7 @@ def markdown(table: Table, runs: dict[Cell, list[dict[str, Any]]]) -> str:
 
 
 def summary(runs: list[dict[str, Any]]) -> str:
-    """Training loss and test accuracy, mean and standard deviation; or how many diverged."""
+    """Format training loss and test accuracy (mean, standard deviation), or how many diverged."""
     ended = [r["metrics"] for r in runs if r["status"] == "finished"]
     if len(ended) < len(runs):
         return f"{len(runs) - len(ended)} of {len(runs)} diverged"
@@ -160,13 +162,13 @@ def summary(runs: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Reads the arguments."""
+    """Read the arguments, and make the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=TABLES)
-    parser.add_argument("--data", help="folder or archive of the official files")
+    parser.add_argument("--data", help="folder or archive with the official files of the dataset")
     parser.add_argument("--vectors", help="word vectors in GloVe's format")
     parser.add_argument(
-        "--tuned-on", choices=ALGORITHMS, help="tune for this one, and show it alone"
+        "--tuned-on", choices=ALGORITHMS, help="tune for this algorithm, and show it alone"
     )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("runs/laptop"))

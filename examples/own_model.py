@@ -1,4 +1,4 @@
-"""Three silos, a model and a loss of your own: the README's ten lines, with an evaluation.
+"""Train your own model on three silos: the README's ten lines, with an evaluation.
 
 python examples/own_model.py
 """

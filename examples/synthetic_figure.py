@@ -1,4 +1,4 @@
-"""The paper's synthetic experiment, whole: 9 settings x 4 H x 2 algorithms x 10 seeds at once.
+"""Run the paper's synthetic experiment: 9 settings x 4 H x 2 algorithms x 10 seeds at once.
 
 python examples/synthetic_figure.py
 Prints where each algorithm ends at the published setting, and draws runs/synthetic.png.
@@ -37,4 +37,4 @@ axes[0].legend(frameon=False)
 output = Path("runs/synthetic.png")
 output.parent.mkdir(exist_ok=True)
 figure.savefig(output, dpi=130)
-print(f"Drawn: {output}")
+print(f"Figure: {output}")

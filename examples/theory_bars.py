@@ -1,9 +1,9 @@
-"""How good estimators and verdicts are: docs/theory.md quotes what this prints.
+"""Measure how good the estimates and verdicts of `diagnose` are; docs/theory.md quotes this.
 
     python examples/theory_bars.py                      # everything, about half an hour
     python examples/theory_bars.py verdicts agreement   # only these, of the parts below
 
-Diagnoses are kept in runs/theory/verdicts and read back by the parts that need them.
+Diagnoses are stored in runs/theory/verdicts, where the parts that need them read them back.
 """
 
 import json
@@ -13,20 +13,21 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from episode.core.algorithm import ALGORITHMS
-from episode.core.schedule import Schedule
+from episode import ALGORITHMS, Schedule
 from episode.data.partition import by_similarity
 from episode.diagnosis.diagnose import diagnose_task
 from episode.diagnosis.known_problems import relaxed_smooth
-from episode.diagnosis.report import write_json
-from episode.diagnosis.trajectory import Options
+from episode.diagnosis.options import DiagnosisOptions
 from episode.engines.simulation import Simulation
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import ServerState
-from episode.runs.config import Experiment
-from episode.tasks.digits import _load, _metrics, _split, cross_entropy
+from episode.randomness import permutation
+from episode.results.store import dumps, write_bytes
+from episode.tasks.digits import Digits, cross_entropy
 from episode.tasks.neural import NeuralTask
 from episode.tasks.relaxed_smooth import RelaxedSmooth
 
@@ -35,17 +36,17 @@ PROBLEMS = (
     RelaxedSmooth(L0=1, L1=1, kappa=1, rho=1.5, sigma=0.5, start_norm=20),
     RelaxedSmooth(L0=5, L1=1, kappa=2, rho=3, sigma=2, num_clients=4, start_norm=100),
 )
-MEASURE = Options(steps=20, batches=16, hessian_batches=16, local_steps=1, rehearsal=1)
-LIGHT = Options(hessian_clients=1, hessian_batches=1)
-"""Eigenvalues take half of a diagnosis, and no answer rests on them."""
+MEASURE = DiagnosisOptions(steps=20, batches=16, hessian_batches=16, local_steps=1, rehearsal=1)
+LIGHT = DiagnosisOptions(hessian_clients=1, hessian_batches=1)
+"""Hessian norms take half of the time of a diagnosis, and no answer depends on them."""
 SEVEN = (
     "naive_parallel_clip", "fedavg", "scaffold", "celgc", "scaffold_clipped",
     "episode_unclipped", "episode",
 )  # fmt: skip
-"""The ablation's; episode_guarded, ours, is added."""
+"""Algorithms of the ablation; episode_guarded, which is ours, is added to them."""
 ITERATIONS = 480
 SEEDS = {"elman": range(5), "mlp": range(5), "elman_alike": range(1), "lstm": range(2)}
-"""The LSTM was held out: no rule or number of the verdict was chosen with it in sight."""
+"""The LSTM was held out: no rule or threshold of the verdict was chosen with its results."""
 
 
 class LastState(nn.Module):
@@ -57,20 +58,24 @@ class LastState(nn.Module):
         self.head = nn.Linear(32, 10)
 
     def forward(self, sequence: Tensor) -> Tensor:
-        """Scores `[batch, classes]`."""
+        """Return scores `[batch, classes]`."""
         scores: Tensor = self.head(self.encoder(sequence)[0][:, -1])
         return scores
 
 
 def mlp() -> nn.Module:
-    """64-32-10 with tanh: a smooth loss."""
+    """Return a network 64-32-10 with tanh, which has a smooth loss."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
 
 
 def digits(make: Callable[[], nn.Module], time_steps: int, seed: int) -> NeuralTask:
-    """Digits with labels sorted over 8 clients, in `time_steps` pieces, for a network of ours."""
-    images, labels = _load(time_steps, torch.float32)
-    test, train = _split(len(labels), "test")
+    """Build the digits task (8 clients, sorted by label) for another network."""
+    pixels, classes = load_digits(return_X_y=True)
+    standardised = torch.tensor((pixels - pixels.mean()) / pixels.std(), dtype=torch.float32)
+    images, labels = standardised.view(len(pixels), time_steps, -1), torch.tensor(classes)
+    test, train = permutation(len(labels), 0, "digits", "test").tensor_split(
+        [round(0.2 * len(labels))]
+    )
     parts = by_similarity(labels[train], 8, 0, seed)
     torch.manual_seed(seed)
     splits = {"test": (images[test], labels[test]), "train": (images[train], labels[train])}
@@ -80,23 +85,30 @@ def digits(make: Callable[[], nn.Module], time_steps: int, seed: int) -> NeuralT
         cross_entropy,
         batch_size=32,
         seed=seed,
-        evaluate=lambda module: _metrics(module, splits),
+        evaluate=lambda module: metrics(module, splits),
     )
+
+
+def metrics(model: nn.Module, splits: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Return loss and accuracy on each split."""
+    found: dict[str, float] = {}
+    for name, (inputs, labels) in splits.items():
+        scores = model(inputs)
+        found[f"{name}_loss"] = F.cross_entropy(scores, labels).item()
+        found[f"{name}_accuracy"] = (scores.argmax(1) == labels).double().mean().item()
+    return found
 
 
 @cache
 def task(network: str, seed: int) -> NeuralTask:
-    """The network's task."""
+    """Build the task of a network."""
     if network in ("mlp", "lstm"):
         return digits(*{"mlp": (mlp, 1), "lstm": (LastState, 8)}[network], seed)
-    values = {"task": {"name": "digits", "similarity": 100 * (network == "elman_alike")}}
-    built = Experiment.from_dict(values | {"seed": seed}).task.build(seed, "cpu")
-    assert isinstance(built, NeuralTask)
-    return built
+    return Digits(similarity=100 * (network == "elman_alike")).build(seed, "cpu")
 
 
 def estimators() -> None:
-    """Estimates over the truth, on problems with known constants."""
+    """Print estimates divided by the truth, on problems with known constants."""
     for settings in PROBLEMS:
         ratios: dict[str, list[float]] = {n: [] for n in ("L0", "L1", "kappa", "rho", "sigma")}
         for seed in range(10):
@@ -110,13 +122,13 @@ def estimators() -> None:
 
 
 def verdicts() -> None:
-    """One line for each network and seed."""
+    """Diagnose each network and seed, and print one line for each."""
     for network, seeds in SEEDS.items():
         for seed in seeds:
             kept = FOLDER / f"{network}-{seed}.json"
             if not kept.exists():
                 found = diagnose_task(task(network, seed), title=network, seed=seed, options=LIGHT)
-                write_json(found, kept)
+                write_bytes(kept, dumps(found.to_dict(), indent=2).encode())
             d = json.loads(kept.read_text())
             v, r = d["verdict"], d["rehearsal"]
             ends = {n: r[n]["after"] for n in ("plain", "clipped", "plain_there", "uncorrected")}
@@ -133,7 +145,7 @@ def verdicts() -> None:
 
 
 def agreement() -> None:
-    """What the algorithms do with the verdict's settings: test accuracy and training loss."""
+    """Train every algorithm with the verdict's settings; print test accuracy and training loss."""
     for network, seeds in SEEDS.items():
         for seed in seeds:
             eta, threshold, steps = settings_of(network, seed)
@@ -145,7 +157,7 @@ def agreement() -> None:
 
 
 def drift() -> None:
-    """The chosen algorithm with other numbers of local steps, in equally many iterations."""
+    """Train with other numbers of local steps, for the same number of iterations."""
     for network in ("elman", "mlp", "lstm"):
         eta, threshold, steps = settings_of(network, 0)
         clips = json.loads((FOLDER / f"{network}-0.json").read_text())["verdict"]["clipping"]
@@ -158,25 +170,25 @@ def drift() -> None:
 
 
 def settings_of(network: str, seed: int) -> tuple[float, float, int]:
-    """η, γ/η (also where the verdict would not clip: for the algorithms that do) and I."""
+    """Return the verdict's η, γ/η and I; γ/η even if it advises against clipping."""
     chosen = json.loads((FOLDER / f"{network}-{seed}.json").read_text())["rehearsal"]["chosen"]
     return chosen["eta"], chosen["threshold"], chosen["local_steps"]
 
 
 def train(network: str, seed: int, name: str, eta: float, threshold: float, steps: int) -> str:
-    """Test accuracy/training loss after as many iterations as the demo's."""
-    algorithm, subject = ALGORITHMS[name], task(network, seed)
+    """Train for as many iterations as the demo; return test accuracy/training loss."""
+    algorithm, problem = ALGORITHMS[name], task(network, seed)
     plan = Plan(algorithm, Schedule(eta, eta * threshold), ITERATIONS // steps, steps, seed)
-    engine = Simulation(subject, algorithm)
-    server = ServerState(*subject.initial())
+    engine = Simulation(problem, algorithm)
+    server = ServerState(*problem.initial())
     try:
-        rounds = Rounds(plan, subject, engine)
+        rounds = Rounds(plan, problem, engine)
         for _ in range(plan.rounds_to_play):
             rounds.play(server)
     finally:
         engine.close()
-    metrics = subject.evaluate(server.x, server.buffers)
-    return f"{metrics['test_accuracy']:.3f}/{metrics['train_loss']:.2f}"
+    found = problem.evaluate(server.x, server.buffers)
+    return f"{found['test_accuracy']:.3f}/{found['train_loss']:.2f}"
 
 
 PARTS = {f.__name__: f for f in (estimators, verdicts, agreement, drift)}

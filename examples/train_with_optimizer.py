@@ -1,8 +1,8 @@
-"""Your own training loop, federated: one changed line, the optimizer.
+"""Make your own training loop federated by changing one line, the optimizer.
 
     torchrun --nproc-per-node 4 examples/train_with_optimizer.py
 
-Each process is a silo that holds other digits than the rest, and trains an LSTM with the others.
+Each process is a silo with digits of its own, and all of them train one LSTM together.
 """
 
 import torch
@@ -15,7 +15,7 @@ from episode.optim import FederatedSGD
 
 
 class Reader(nn.Module):
-    """Reads a digit row by row."""
+    """LSTM that reads a digit row by row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Reader(nn.Module):
         self.head = nn.Linear(64, 10)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Scores `[batch, 10]`."""
+        """Return scores `[batch, 10]`."""
         scores: torch.Tensor = self.head(self.lstm(rows)[0][:, -1])
         return scores
 
@@ -33,10 +33,10 @@ rank, size = dist.get_rank(), dist.get_world_size()
 digits = load_digits()
 images = torch.tensor(digits.images, dtype=torch.float32) / 8 - 1
 labels = torch.tensor(digits.target)
-mine = labels[:1500].argsort().chunk(size)[rank]  # sorted by label: silos unlike one another
+mine = labels[:1500].argsort().chunk(size)[rank]  # sorted by label, so silos differ
 
 model = Reader()
-optimizer = FederatedSGD(model.parameters(), lr=1.0, gamma=0.1, local_steps=8)  # the line
+optimizer = FederatedSGD(model.parameters(), lr=1.0, gamma=0.1, local_steps=8)  # the changed line
 for step in range(1, 1201):
     batch = mine[torch.randint(len(mine), (64,))]
     optimizer.zero_grad()
@@ -45,7 +45,7 @@ for step in range(1, 1201):
     optimizer.step()
     if step % 300 == 0:
         with optimizer.averaged(), torch.no_grad():
-            right = (model(images[1500:]).argmax(1) == labels[1500:]).float().mean()
+            correct = (model(images[1500:]).argmax(1) == labels[1500:]).float().mean()
         if rank == 0:
-            print(f"step {step}: {right:.1%} of the test digits are right")
+            print(f"step {step}: {correct:.1%} of the test digits are correct")
 dist.destroy_process_group()

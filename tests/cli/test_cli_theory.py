@@ -70,7 +70,7 @@ def test_diagnose_takes_a_task_and_a_runs_folder(tmp_path: Path) -> None:
         (["plan", "--plot", "/proc/p.png"], "cannot be written"),
         (["plan", "--plot", "p.gif"], "p.gif would be no picture"),
         (["diagnose", "digits", "--html", "/proc/d.html"], "/proc/d.html cannot be written"),
-        (["diagnose", "."], "is not a run's folder"),
+        (["diagnose", "."], "so it is not a run's folder"),
         (["diagnose", "digit"], "did you mean 'digits'"),
         (["diagnose", "no/folder"], "There is no config or folder"),
         (["diagnose", "digits", "--points", "1"], "points is 1"),

@@ -17,23 +17,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import episode
-from episode.diagnosis import rehearsal
+from episode.diagnosis import short_runs
 from episode.diagnosis.diagnose import diagnose_task
 from episode.diagnosis.envelope import fit, lowest_line
+from episode.diagnosis.findings import rank_correlation
 from episode.diagnosis.hessian import by_differences, top_eigenvalue
 from episode.diagnosis.known_problems import relaxed_smooth
-from episode.diagnosis.measure import Ruler
-from episode.diagnosis.rehearsal import LOOKS, Rehearsal, Stage, rehearse
+from episode.diagnosis.measure import Measurer
+from episode.diagnosis.options import DiagnosisOptions
 from episode.diagnosis.report import as_html
-from episode.diagnosis.trajectory import Options
-from episode.diagnosis.verdict import Verdict, first_eta, rank_correlation
+from episode.diagnosis.short_runs import MEASURED_AFTER, ShortRunner, ShortRuns, try_settings
+from episode.diagnosis.verdict import Verdict, first_eta
 from episode.errors import EpisodeError, NotTwiceDifferentiableError
 from episode.federation.protocols import Draw
 from episode.tasks.neural import NeuralTask, kinks
 from episode.tasks.relaxed_smooth import RelaxedSmooth
-from episode.theory import claims
 
-QUICK = Options(steps=12, points=5, batches=4, local_steps=4, rehearsal=24)
+QUICK = DiagnosisOptions(steps=12, points=5, batches=4, local_steps=4, rehearsal=24)
 
 
 def silos(count: int = 3, examples: int = 40, shift: float = 1.0) -> list[tuple[Tensor, Tensor]]:
@@ -65,7 +65,8 @@ def test_the_top_eigenvalue_is_that_of_the_whole_hessian(seed: int) -> None:
     model = network(nn.Tanh(), seed=seed)
     task = NeuralTask(model, doubled(silos()), cross_entropy, batch_size=40, seed=seed)
     objective = task.objective()
-    product = objective.hessian_product(Draw(0, "local", 0))  # type: ignore[attr-defined]
+    product = objective.hessian_product(Draw(0, "local", 0))
+    assert product is not None
     size = objective.x.numel()
     exact = torch.stack([product(row) for row in torch.eye(size, dtype=torch.float64)])
     assert torch.allclose(exact, exact.T)
@@ -121,7 +122,7 @@ def test_the_lowest_line_is_that_of_a_linear_program(
 
 def test_points_on_a_line_are_found_exactly_and_surely() -> None:
     x = np.linspace(1, 5, 9)
-    line = fit(x.tolist(), (2 + 3 * x).tolist(), list(range(9)), seed=0)
+    line = fit([(float(v), float(2 + 3 * v), k) for k, v in enumerate(x)], seed=0)
     assert (line.intercept, line.slope) == pytest.approx((2, 3))
     assert line.slope_range == pytest.approx((3, 3))
 
@@ -134,9 +135,10 @@ def test_rank_correlation_is_spearmans() -> None:
 
 def test_norms_are_those_of_all_of_a_clients_data() -> None:
     model, clients = network(nn.Tanh()), doubled(silos())
-    ruler = Ruler(NeuralTask(model, clients, cross_entropy, batch_size=10), 8, seed=0)
-    ruler.move(*NeuralTask(model, clients, cross_entropy, batch_size=10).initial())
-    point, whole = ruler.point(0)
+    task = NeuralTask(model, clients, cross_entropy, batch_size=10)
+    measurer = Measurer(task, DiagnosisOptions(batches=8), seed=0)
+    measurer.move_to(*task.initial())
+    point, whole = measurer.point(0), measurer.mean_gradient()[1]
     exact = []
     for x, y in clients:
         loss = F.cross_entropy(model(x), y)
@@ -156,7 +158,7 @@ def test_norms_are_those_of_all_of_a_clients_data() -> None:
 def test_estimates_are_near_the_known_constants(seed: int) -> None:
     settings = RelaxedSmooth(L0=5, L1=1, kappa=2, rho=3, sigma=2, num_clients=4, start_norm=100)
     problem = relaxed_smooth(settings, seed)
-    options = Options(
+    options = DiagnosisOptions(
         steps=12, points=8, batches=16, hessian_batches=16, local_steps=1, rehearsal=1
     )
     e = diagnose_task(problem.task, title="known", seed=seed, options=options).estimates
@@ -226,7 +228,7 @@ def test_kinks_are_seen_and_smooth_operations_are_not_taken_for_them() -> None:
         assert kinks(rough.sum())
     task = NeuralTask(network(nn.ReLU()), doubled(silos()), cross_entropy, batch_size=10)
     with pytest.raises(NotTwiceDifferentiableError, match="kinks"):
-        task.objective().hessian_product(Draw(0, "local", 0))  # type: ignore[attr-defined]
+        task.objective().hessian_product(Draw(0, "local", 0))
 
 
 def test_the_page_opens_offline_and_says_the_verdict() -> None:
@@ -274,32 +276,16 @@ def test_steps_near_the_bottom_do_not_set_the_step_size() -> None:
 )
 def test_options_that_make_no_sense_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(EpisodeError, match=f"{next(iter(values))} is"):
-        Options(**values)  # type: ignore[arg-type]
-
-
-def test_lemmas_are_never_violated_and_clients_that_differ_stall_celgc() -> None:
-    for _, _, played in claims.lemmas(seeds=2, rounds=20):
-        assert played.drift_over_bound <= 1 + 1e-9
-        assert played.hessian_over_bound <= 1
-    few, many = claims.resilience([0.5, 8], "episode")
-    assert many <= few
-    few, many = claims.resilience([0.5, 8], "celgc")
-    assert many > 3 * few
-
-
-def test_more_clients_need_fewer_iterations_in_proportion() -> None:
-    four, sixteen, many = claims.speed_up([4, 16, 64], seeds=2)
-    assert 2.5 < four / sixteen < 6.5
-    assert 2.5 < sixteen / many < 6.5
+        DiagnosisOptions(**values)  # type: ignore[arg-type]
 
 
 def test_step_norms_are_those_of_corrected_steps() -> None:
     model, clients = network(nn.Tanh()), doubled(silos())
     task = NeuralTask(model, clients, cross_entropy, batch_size=10)
-    ruler = Ruler(task, 3, seed=0)
-    ruler.move(*task.initial())
-    found = ruler.point(0)[0].step_norms
-    gradients = [[ruler.gradient(c, k)[1] for k in range(3)] for c in range(3)]
+    measurer = Measurer(task, DiagnosisOptions(batches=3), seed=0)
+    measurer.move_to(*task.initial())
+    found = measurer.point(0).step_norms
+    gradients = [[measurer.gradient(c, k)[1] for k in range(3)] for c in range(3)]
     G = [torch.stack([gradients[c][k] for c in range(3)]).mean(0) for k in range(3)]
     # The local step's batch k and the probe's batch k - 1: Algorithm 1, line 9.
     expected = [
@@ -310,20 +296,20 @@ def test_step_norms_are_those_of_corrected_steps() -> None:
     assert found == pytest.approx(expected)
 
 
-class Script:
-    """A stage whose short runs go straight from f = 2 to where they are told to end."""
+class Script(ShortRunner):
+    """A runner whose short runs go straight from f = 2 to where they are told to end."""
 
     def __init__(self, ends: Callable[[str, float, int], float]) -> None:
-        self.stage = object.__new__(Stage)
-        self.stage.before, self.stage.iterations = 2.0, 128
-        self.stage.played, self.stage._threshold = {}, 1.5
-        self.stage._observe = lambda _: None
-        self.stage._looks = (  # type: ignore[method-assign]
-            lambda *settings: [2.0 + share * (ends(*settings) - 2.0) for share in LOOKS]
-        )
+        nothing: Any = None
+        super().__init__(nothing, nothing, nothing, threshold=1.5, iterations=128)
+        self.ends, self.before = ends, 2.0
 
-    def rehearse(self, eta: float = 1.0) -> Rehearsal:
-        return rehearse(self.stage, eta, 32)
+    def _losses(self, name: str, eta: float, local_steps: int) -> list[float]:
+        end = self.ends(name, eta, local_steps)
+        return [2.0 + share * (end - 2.0) for share in MEASURED_AFTER]
+
+    def results(self) -> ShortRuns:
+        return try_settings(self, 1.0, 32)
 
 
 def test_a_step_size_that_only_clipping_makes_possible_is_named_with_it() -> None:
@@ -331,13 +317,13 @@ def test_a_step_size_that_only_clipping_makes_possible_is_named_with_it() -> Non
         edge = 4.0 if name in ("episode_guarded", "celgc") else 0.5
         return 3.0 if eta > edge else 2.0 - 0.3 * eta
 
-    r = Script(ends).rehearse()
-    assert (r.clipping, r.chosen.algorithm, r.chosen.eta) == (True, "episode_guarded", 4.0)
+    r = Script(ends).results()
+    assert (r.needs_clipping, r.chosen.algorithm, r.chosen.eta) == (True, "episode_guarded", 4.0)
     assert r.plain.eta == 0.5
     assert not r.plain_there.descends
-    assert r.edge is not None
-    assert r.edge[0].eta == 1.0
-    assert not r.correction
+    assert r.clipping_edge is not None
+    assert r.clipping_edge[0].eta == 1.0
+    assert not r.needs_correction
     assert (r.chosen.local_steps, r.beyond) == (32, None)
 
 
@@ -352,15 +338,15 @@ def test_clipping_is_needed_where_it_is_more_than_twice_as_fast(
     def ends(name: str, eta: float, local_steps: int) -> float:
         return 2.0 - (clipped if name == "episode_guarded" else plain).get(eta, -1.0)
 
-    r = Script(ends).rehearse()
-    assert r.clipping == needed
+    r = Script(ends).results()
+    assert r.needs_clipping == needed
     chosen = "episode_guarded" if needed else "episode_unclipped"
     assert (r.clipped.eta, r.chosen.algorithm, r.chosen.eta) == (1.0, chosen, 1.0)
 
 
 def test_of_step_sizes_that_are_as_good_the_smallest_is_taken() -> None:
-    r = Script(lambda name, eta, local_steps: 3.0 if eta > 4 else 1.0 - 0.02 * eta).rehearse()
-    assert not r.clipping
+    r = Script(lambda name, eta, local_steps: 3.0 if eta > 4 else 1.0 - 0.02 * eta).results()
+    assert not r.needs_clipping
     assert (r.chosen.algorithm, r.chosen.eta) == ("episode_unclipped", 1.0)
 
 
@@ -370,27 +356,27 @@ def test_local_steps_end_where_the_descent_falls_off(knee: int) -> None:
         allowed = knee if name.startswith("episode") else knee / 2
         return 2.0 - min(1.0, allowed / local_steps) * (1.0 if eta <= 1 else 0.5)
 
-    r = Script(ends).rehearse()
+    r = Script(ends).results()
     assert r.chosen.local_steps == knee
-    assert r.correction
-    assert r.freshness
+    assert r.needs_correction
+    assert r.needs_fresh_correction
     assert (r.beyond is None) == (knee == 32)
 
 
 def test_runs_that_blow_up_everywhere_are_no_recommendation_to_clip() -> None:
-    r = Script(lambda name, eta, local_steps: math.inf).rehearse()
-    assert not r.clipping
+    r = Script(lambda name, eta, local_steps: math.inf).results()
+    assert not r.needs_clipping
     assert r.chosen.local_steps == 1
 
 
 def test_a_short_run_is_that_of_the_algorithm_on_batches_of_its_own() -> None:
     model, clients = network(nn.Tanh()), doubled(silos())
     task = NeuralTask(model, clients, cross_entropy, batch_size=10)
-    ruler = Ruler(task, 4, seed=0)
-    stage = Stage(task, ruler, task.initial(), 1.0, 4)
-    trial = stage.play("episode_unclipped", 0.1, 4)
+    measurer = Measurer(task, DiagnosisOptions(batches=4), seed=0)
+    runner = ShortRunner(task, measurer, task.initial(), 1.0, 4)
+    found = runner.run("episode_unclipped", 0.1, 4)
     objective, (x_0, _) = task.objective(), task.initial()
-    far = rehearsal.FAR
+    far = short_runs.UNUSED_ROUND
 
     def gradient(x: Tensor, client: int, stream: Any, index: int) -> Tensor:
         objective.x.copy_(x)
@@ -405,7 +391,7 @@ def test_a_short_run_is_that_of_the_algorithm_on_batches_of_its_own() -> None:
         for t in range(4):
             x = x - 0.1 * (gradient(x, c, "local", 4 * far + t) - probes[c] + G)
         ends.append(x)
-    ruler.move(torch.stack(ends).mean(0), task.initial()[1])
-    assert trial.after == trial.worst == trial.half
-    assert trial.after == pytest.approx(ruler.mean_gradient()[0], rel=1e-9)
-    assert trial.after < trial.before
+    measurer.move_to(torch.stack(ends).mean(0), task.initial()[1])
+    assert found.after == found.worst == found.half
+    assert found.after == pytest.approx(measurer.mean_gradient()[0], rel=1e-9)
+    assert found.after < found.before

@@ -2,24 +2,71 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from episode.diagnosis.known_problems import (
-    paper_kappa,
-    quadratics,
-    quartics,
-    relaxed_smooth,
-    smallest_kappa,
-)
+from episode.diagnosis.known_problems import KnownProblem, relaxed_smooth
 from episode.tasks.closed_form import ClosedForm
 from episode.tasks.quadratics import QuadraticTask
 from episode.tasks.relaxed_smooth import RelaxedSmooth, RelaxedSmoothTask
-from episode.tasks.synthetic import Quartics
+from episode.tasks.synthetic import Quartics, minimum
 from episode.testing import check_task
+from episode.theory.constants import Constants
+
+Polynomial = np.polynomial.Polynomial
+
+
+def quartics(heterogeneity: float, L1: float) -> KnownProblem:
+    """The paper's two quartics (appendix E.2), with the smallest κ for ρ = 2 and L0 for L1.
+
+    A quartic is (L0, L1)-smooth for every L1 > 0, with an L0 that grows as L1 falls.
+    """
+    task = Quartics([heterogeneity], 1.0, seeds=[0])
+    L0 = max(largest(f.deriv(), f, L1) for f in quartic_derivatives(heterogeneity))
+    delta = task.mean(task.x_0)[0].item() - minimum(heterogeneity)[1]
+    return KnownProblem(task, Constants(L0, L1, 1.0, smallest_kappa(heterogeneity), 2.0, delta))
+
+
+def paper_kappa(H: float) -> float:
+    """κ(H) of Proposition 1, as defined at the end of its proof (for H ≥ 1, with ρ = 2)."""
+    x_2 = (-18 + math.sqrt(18**2 + 480 * H)) / 24
+    return 9 * x_2**2 + 10 * H * x_2 + 25 * H**2 / 3 + 45 * H + 100
+
+
+def smallest_kappa(H: float, rho: float = 2.0) -> float:
+    """max |f_i'(x)| - ρ|f'(x)| over x and i: the smallest possible κ, for ρ > 1."""
+    first, second = quartic_derivatives(H)
+    return max(largest(f, (first + second) / 2, rho) for f in (first, second))
+
+
+def quartic_derivatives(H: float) -> list[Polynomial]:
+    return [Polynomial([1, 2 * c, -9, 4]) for c in (H, -2 * H)]
+
+
+def largest(p: Polynomial, q: Polynomial, weight: float) -> float:
+    """The exact maximum of |p| - weight·|q| over the real line.
+
+    Between the roots of p and q it is a polynomial, so the maximum is at such a root or where the
+    derivative of p ± weight·q is zero. It must fall at both ends: q has the higher degree, or
+    weight·q the larger leading coefficient.
+    """
+    polynomials = (p, q, (p - weight * q).deriv(), (p + weight * q).deriv())
+    roots = np.concatenate([r.roots() for r in polynomials])
+    x = roots[abs(roots.imag) < 1e-9].real
+    return float(np.max(abs(p(x)) - weight * abs(q(x))))
+
+
+def quadratics(slopes: list[float]) -> KnownProblem:
+    """f_i = ½x² + b_i x from x_0 = 0: L0 = 1, L1 = 0, ρ = 1, κ = max |b_i - mean b|."""
+    b = torch.tensor(slopes, dtype=torch.float64)[:, None]
+    task = QuadraticTask(torch.ones_like(b), b, torch.zeros(1, dtype=b.dtype), 0.0)
+    kappa = float((b - b.mean()).abs().max())
+    return KnownProblem(task, Constants(1.0, 0.0, 0.0, kappa, 1.0, float(b.mean() ** 2) / 2))
 
 
 def quartic_slopes(H: float, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -31,9 +78,9 @@ def test_kappa_of_the_proposition_holds_on_a_fine_grid_and_a_smaller_one_would_d
     x = np.linspace(-50, 50, 1_000_001)
     slopes = quartic_slopes(H, x)
     mean = sum(slopes) / 2
-    largest = max((abs(s) - 2 * abs(mean)).max() for s in slopes)
-    assert largest <= paper_kappa(H)
-    assert largest == pytest.approx(smallest_kappa(H), rel=1e-4)
+    on_grid = max((abs(s) - 2 * abs(mean)).max() for s in slopes)
+    assert on_grid <= paper_kappa(H)
+    assert on_grid == pytest.approx(smallest_kappa(H), rel=1e-4)
     assert paper_kappa(H) < paper_kappa(H + 0.1)
 
 
@@ -43,8 +90,8 @@ def test_the_quartics_l0_is_the_smallest_for_its_l1() -> None:
         c = quartics(H, L1).constants
         curvatures = (12 * x**2 - 18 * x + 2 * H, 12 * x**2 - 18 * x - 4 * H)
         pairs = zip(curvatures, quartic_slopes(H, x), strict=True)
-        largest = max((abs(f2) - L1 * abs(f1)).max() for f2, f1 in pairs)
-        assert c.L0 == pytest.approx(largest, rel=1e-4)
+        on_grid = max((abs(f2) - L1 * abs(f1)).max() for f2, f1 in pairs)
+        assert c.L0 == pytest.approx(on_grid, rel=1e-4)
 
 
 @pytest.mark.parametrize(

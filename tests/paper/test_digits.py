@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 import episode
 from episode.data.partition import by_similarity
 from episode.diagnosis.diagnose import diagnose_task
-from episode.diagnosis.trajectory import Options
+from episode.diagnosis.options import DiagnosisOptions
 from episode.runs.config import Experiment
 from episode.runs.trainer import job_of, train
 
@@ -55,9 +55,9 @@ def trained(algorithm: str, eta: float, threshold: float, local_steps: int) -> d
 def test_the_verdict_on_digits_agrees_with_what_the_algorithms_do() -> None:
     task = Experiment.from_dict({"task": "digits"}).task.build(0, "cpu")
     # Eigenvalues take half of the time, and no answer rests on them.
-    options = Options(hessian_clients=1, hessian_batches=1)
+    options = DiagnosisOptions(hessian_clients=1, hessian_batches=1)
     found = diagnose_task(task, title="digits", options=options)
-    verdict, chosen = found.verdict, found.rehearsal.chosen
+    verdict, chosen = found.verdict, found.short_runs.chosen
     at = (chosen.eta, chosen.threshold, chosen.local_steps)
 
     ours = trained(verdict.algorithm, *at)

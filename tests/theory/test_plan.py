@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from episode.errors import EpisodeError
 from episode.theory import complexity
-from episode.theory.complexity import Setting, fewest, table
+from episode.theory.complexity import Scenario, fewest, table
 from episode.theory.constants import Constants, Smoothing
-from episode.theory.plan import check, gamma_capital, plan, threshold_of
+from episode.theory.plan import capital_gamma, clipping_threshold, plan
 
 positive = st.floats(0.01, 100)
 
@@ -55,8 +55,8 @@ def test_the_short_form_of_gamma_is_the_papers(
     L0: float, L1: float, sigma: float, kappa: float, rho: float, C: float
 ) -> None:
     c, s = Constants(L0, L1, sigma, kappa, rho), Smoothing(C)
-    paper = s.A * L0 + s.B * L1 * kappa + s.B * L1 * rho * (sigma + threshold_of(c, s))
-    assert gamma_capital(c, s) == pytest.approx(paper)
+    paper = s.A * L0 + s.B * L1 * kappa + s.B * L1 * rho * (sigma + clipping_threshold(c, s))
+    assert capital_gamma(c, s) == pytest.approx(paper)
 
 
 @given(positive, positive, st.floats(0, 10), positive, st.floats(1, 5), st.integers(1, 64))
@@ -72,16 +72,14 @@ def test_the_theorems_choice_meets_every_condition(
 
 def test_an_own_choice_is_told_which_conditions_fail() -> None:
     c = Constants(L0=1, L1=1, sigma=1, kappa=1, rho=1)
-    settings = {"epsilon": 0.1, "clients": 4, "local_steps": 2}
-    p = plan(c, **settings)  # type: ignore[arg-type]
-    failing = {x.name for x in check(c, **settings, eta=1.0, gamma=1.0) if not x.holds}  # type: ignore[arg-type]
+    p = made(c)
+    failing = {x.name for x in p.check(eta=1.0, gamma=1.0) if not x.holds}
     assert failing == {
         "step size: drift", "step size: noisy drift", "step size: noise",
         "clipping threshold", "Lemma 1: smoothness", "Lemma 1: reach",
     }  # fmt: skip
-    assert all(x.holds for x in check(c, **settings, eta=p.eta, gamma=p.gamma))  # type: ignore[arg-type]
-    small = check(c, **settings, eta=p.eta / 2, gamma=p.gamma / 2)  # type: ignore[arg-type]
-    assert all(x.holds for x in small)
+    assert all(x.holds for x in p.check(eta=p.eta, gamma=p.gamma))
+    assert all(x.holds for x in p.check(eta=p.eta / 2, gamma=p.gamma / 2))
 
 
 def test_without_noise_only_drift_limits_the_step_and_clients_do_not_help() -> None:
@@ -121,7 +119,7 @@ def test_up_to_the_largest_i_iterations_stay_and_speed_up_is_linear() -> None:
     [
         ({"L0": -1.0}, "L0 is -1.0: it must be above 0"),
         ({"L1": -0.1}, "L1 is -0.1: it must be 0 or more"),
-        ({"rho": 0.5}, "rho is 0.5, which no problem has"),
+        ({"rho": 0.5}, "rho is 0.5, but f is the mean"),
         ({"sigma": math.nan}, "sigma is nan: it must be a finite number"),
         ({"kappa": "1"}, "kappa is '1': it must be a number"),
         ({"delta": 0.0}, "delta is 0.0: it must be above 0"),
@@ -152,7 +150,7 @@ def test_settings_that_the_theorem_does_not_admit_are_a_sentence(
 
 def test_the_table_worked_out_by_hand() -> None:
     c = Constants(L0=2, L1=0.5, sigma=3, kappa=4, rho=2, delta=7)
-    rows = {r.method: r for r in table(Setting(c, 0.5, 10, 5, smoothness=6))}
+    rows = {r.method: r for r in table(Scenario(c, 0.5, 10, 5, smoothness=6))}
     assert rows["Local SGD"].rounds == pytest.approx(
         7 * 6 * 9 / (10 * 5 / 16) + 7 * 6 * 16 * 10 * 5 / (9 / 4) + 7 * 6 * 10 * 4
     )
@@ -171,12 +169,12 @@ def test_the_table_worked_out_by_hand() -> None:
 
 
 def test_a_method_that_the_theory_does_not_cover_cannot_win() -> None:
-    heterogeneous = table(Setting(Constants(1, 1, 1, 1, 2), 0.1, 8, 8))
+    heterogeneous = table(Scenario(Constants(1, 1, 1, 1, 2), 0.1, 8, 8))
     assert fewest(heterogeneous) == ["EPISODE"]
     assert {r.method for r in heterogeneous if r.obstacle} == set(complexity.METHODS) - {"EPISODE"}
-    homogeneous = table(Setting(Constants(1, 1, 1), 0.001, 8, 8))
+    homogeneous = table(Scenario(Constants(1, 1, 1), 0.001, 8, 8))
     assert fewest(homogeneous) == ["CELGC"]
-    noiseless = table(Setting(Constants(1, 0, 0, 1, 2), 0.1, 8, 8))
+    noiseless = table(Scenario(Constants(1, 0, 0, 1, 2), 0.1, 8, 8))
     assert "divides by σ" in str(noiseless[0].obstacle)
     assert fewest(noiseless) == ["SCAFFOLD", "EPISODE"]
     assert np.isfinite(noiseless[1].rounds)

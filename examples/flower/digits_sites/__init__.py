@@ -1,1 +1,1 @@
-"""Digits at sites that hold different labels."""
+"""Train on digits at sites that hold different labels."""

@@ -1,4 +1,4 @@
-"""A site: EPISODE trains it, Flower evaluates it."""
+"""The app of a site: EPISODE trains the model, and Flower evaluates it."""
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -12,7 +12,7 @@ attach(app, model_fn=Net, data_fn=load_data, loss=loss)
 
 @app.evaluate()
 def evaluate_here(message: Message, context: Context) -> Message:
-    """The model on this site's own test data, as in any Flower project."""
+    """Evaluate the model on this site's test data, as in any Flower project."""
     model = Net()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     data = load_data(context, "test")

@@ -1,4 +1,4 @@
-"""The server: as with any strategy of Flower's."""
+"""The app of the server, which uses EPISODE like any other Flower strategy."""
 
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
@@ -12,7 +12,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Trains, evaluates after each round, and keeps the model."""
+    """Train, evaluate after each round, and save the model."""
     config = context.run_config
     strategy = EpisodeStrategy(
         "episode",
@@ -32,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def on_all_test_data(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    """What only the server of an example can do: test on everybody's data."""
+    """Evaluate on the test data of all sites, which only the server of an example has."""
     model = Net()
     model.load_state_dict(arrays.to_torch_state_dict())
     return MetricRecord(evaluate(model, all_data("test")))

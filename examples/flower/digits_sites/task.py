@@ -1,4 +1,4 @@
-"""The model, a site's data and the loss: nothing here knows of Flower's messages or of EPISODE."""
+"""The model, the data of a site, and the loss: nothing here depends on EPISODE."""
 
 import torch
 from flwr.app import Context
@@ -8,14 +8,14 @@ from torch.nn import functional as F
 
 
 class Net(nn.Sequential):
-    """Two layers for 8 x 8 pixels."""
+    """Network of two layers for images of 8 x 8 pixels."""
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
 
 
 def load_data(context: Context, split: str = "train") -> tuple[Tensor, Tensor]:
-    """The digits of one site: those whose label is its number, modulo the number of sites."""
+    """Return the digits of one site: those whose label modulo the number of sites is its number."""
     site, sites = context.node_config["partition-id"], context.node_config["num-partitions"]
     inputs, labels = all_data(split)
     mine = labels % int(sites) == int(site)
@@ -23,7 +23,7 @@ def load_data(context: Context, split: str = "train") -> tuple[Tensor, Tensor]:
 
 
 def all_data(split: str) -> tuple[Tensor, Tensor]:
-    """Everybody's: every fifth digit is for testing."""
+    """Return the digits of all sites; every fifth digit is for testing."""
     data = load_digits()
     inputs = torch.tensor(data.data / 8 - 1, dtype=torch.float32)
     labels = torch.tensor(data.target)
@@ -33,12 +33,12 @@ def all_data(split: str) -> tuple[Tensor, Tensor]:
 
 
 def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """The batch's mean loss."""
+    """Return the mean loss of a batch."""
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
 def evaluate(model: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, float]:
-    """Loss and accuracy."""
+    """Return loss and accuracy."""
     with torch.no_grad():
         scores = model.eval()(data[0])
     return {

@@ -1,1 +1,1 @@
-"""Measures what a model's loss and its clients' data are like, and says what follows."""
+"""Measure a model's loss and its clients' data, and recommend how to train on them."""

@@ -1,4 +1,4 @@
-"""`episode.diagnose`: what a model's loss and its clients are like, measured, and what follows."""
+"""`episode.diagnose`: measure a model's loss and its clients, and recommend how to train."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from episode.diagnosis.estimate import Estimates, estimate
-from episode.diagnosis.measure import Point, Ruler
-from episode.diagnosis.rehearsal import Rehearsal, Stage, rehearse
-from episode.diagnosis.trajectory import Options, Path, walk
-from episode.diagnosis.verdict import Verdict, first_eta, first_threshold, judge
+from episode.diagnosis.findings import GLOSSARY
+from episode.diagnosis.measure import Measurer, Point
+from episode.diagnosis.options import DiagnosisOptions
+from episode.diagnosis.short_runs import ShortRunner, ShortRuns, try_settings
+from episode.diagnosis.trajectory import Trajectory, descend
+from episode.diagnosis.verdict import Verdict, first_eta, first_threshold, reach_verdict
 from episode.federation.protocols import Task
 from episode.federation.state import Buffers
 from episode.tasks.neural import Loss, NeuralTask
@@ -24,42 +26,78 @@ from episode.tasks.neural import Loss, NeuralTask
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Measurements, estimates and verdict; `print` it, or write it with `theory.report`."""
+    """Result of `diagnose`: measurements, estimates and a verdict.
+
+    `print` it to read the verdict; `episode.diagnosis.report` writes it as HTML or JSON.
+
+    Args:
+        title: What was diagnosed.
+        options: How much was measured.
+        seed: Seed of the measuring batches.
+        clients: Number of clients.
+        parameters: Number of trainable parameters.
+        points: Measurements at each point of the descent.
+        step_sizes: Step sizes that the line search of the descent accepted.
+        short_runs: The short test runs, and the settings that they lead to.
+        estimates: Constants of the paper's Assumption 1: `L0`, `L1`, `sigma`, `kappa`, `rho` and
+            `delta`, with ranges.
+        verdict: The recommendation: `algorithm`, `eta`, `threshold` (γ/η), `local_steps`, whether
+            `clipping` and `correction` are needed, and the `findings` in words.
+        notes: What was left out or did not converge.
+        seconds: How long the diagnosis took.
+
+    Example:
+        >>> import torch
+        >>> import episode
+        >>> from episode.diagnosis.options import DiagnosisOptions
+        >>> x = torch.linspace(-1, 2, 20)[:, None]
+        >>> silos = [(x, 2 * x), (x + 1, x)]
+        >>> found = episode.diagnose(
+        ...     torch.nn.Linear(1, 1),
+        ...     silos,
+        ...     loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+        ...     batch_size=10,
+        ...     options=DiagnosisOptions(steps=6, points=4, local_steps=4, rehearsal=16),
+        ... )
+        >>> found.clients, found.parameters
+        (2, 2)
+        >>> sorted(found.to_dict()["estimates"])[:3]
+        ['L0', 'L1', 'delta']
+        >>> print(found)  # doctest: +ELLIPSIS
+        Diagnosis of Linear
+        f is the training loss, ...
+        Is clipping needed? ...
+    """
 
     title: str
-    options: Options
+    options: DiagnosisOptions
     seed: int
     clients: int
     parameters: int
     points: list[Point]
-    sizes: list[float]
-    rehearsal: Rehearsal
+    step_sizes: list[float]
+    short_runs: ShortRuns
     estimates: Estimates
     verdict: Verdict
     notes: tuple[str, ...]
-    """What was left out or did not converge."""
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return every measurement, estimate and finding as plain values for JSON."""
+        plain = ("title", "seed", "clients", "parameters", "notes", "seconds")
         return {
-            "title": self.title,
-            "seed": self.seed,
-            "clients": self.clients,
-            "parameters": self.parameters,
+            **{name: getattr(self, name) for name in plain},
             "options": asdict(self.options),
             "estimates": self.estimates.to_dict(),
-            "verdict": self.verdict.to_dict(),
-            "notes": list(self.notes),
-            "rehearsal": self.rehearsal.to_dict(),
-            "steps": self.sizes,
-            "points": [p.to_dict() for p in self.points],
-            "seconds": self.seconds,
+            "verdict": asdict(self.verdict),
+            "rehearsal": self.short_runs.to_dict(),
+            "steps": self.step_sizes,
+            "points": [asdict(p) for p in self.points],
         }
 
     def __str__(self) -> str:
-        lines = [f"{f.question} {f.answer}\n    {f.because}." for f in self.verdict.findings]
-        return "\n".join([self.title, *lines, *self.notes])
+        findings = [f"{f.question} {f.answer}\n    {f.because}" for f in self.verdict.findings]
+        return "\n".join([f"Diagnosis of {self.title}", GLOSSARY, *findings, *self.notes])
 
 
 def diagnose(
@@ -70,14 +108,50 @@ def diagnose(
     batch_size: int,
     seed: int = 0,
     collate: Callable[[list[Any]], Any] = default_collate,
-    options: Options | None = None,
+    options: DiagnosisOptions | None = None,
     observe: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
-    """Measures a model, its clients and its loss from where the model stands; leaves it as it was.
+    """Measure a model's loss and its clients' data, and recommend how to train on them.
 
-    `clients`, `loss` and `collate` are as for `fit`. Walks a path of steepest descent, measures
-    norms, noise, heterogeneity and smoothness along it, fits the constants of the paper's
-    Assumption 1, and says whether clipping and corrections are needed and where to start tuning.
+    It descends along the gradient from the model's current parameters and measures gradient norms,
+    noise, differences between clients and curvature on the way. Then it compares step sizes,
+    clipping, corrections and numbers of local steps in short test runs. The model is left as it
+    was. The short runs compare training losses only: check a test score of your own.
+
+    Args:
+        model: The model, in the state from which training would start.
+        clients: Each client's data, as for `fit`; 2 clients or more.
+        loss: Mean loss of the model on a batch, as for `fit`.
+        batch_size: Examples per batch; each client needs 2 batches or more.
+        seed: Seed of the measuring batches.
+        collate: Makes a batch of a list of examples, as for `fit`.
+        options: How much to measure; by default what suits a small network.
+        observe: Called with a line of text before each step, to show progress.
+
+    Returns:
+        Measurements, estimates and a verdict; `print` it to read the verdict.
+
+    Raises:
+        EpisodeError: There are too few clients or batches, the loss is not finite, or the gradient
+            at the start is nearly zero.
+
+    Example:
+        >>> import torch
+        >>> import episode
+        >>> from episode.diagnosis.options import DiagnosisOptions
+        >>> x = torch.linspace(-1, 2, 20)[:, None]
+        >>> silos = [(x, 2 * x), (x + 1, x)]
+        >>> found = episode.diagnose(
+        ...     torch.nn.Linear(1, 1),
+        ...     silos,
+        ...     loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+        ...     batch_size=10,
+        ...     options=DiagnosisOptions(steps=6, points=4, local_steps=4, rehearsal=16),
+        ... )
+        >>> found.verdict.algorithm in episode.ALGORITHMS
+        True
+        >>> found.verdict.eta > 0
+        True
     """
     task = NeuralTask(model, clients, loss, batch_size=batch_size, seed=seed, collate=collate)
     return diagnose_task(
@@ -91,62 +165,56 @@ def diagnose_task(
     title: str,
     seed: int = 0,
     start: tuple[Tensor, Buffers] | None = None,
-    options: Options | None = None,
+    options: DiagnosisOptions | None = None,
     observe: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
-    """The same for any task, from x_0 or from a state of your choice."""
+    """Diagnose any task, from its initial state or from another one."""
     began = time.perf_counter()
-    chosen = options or Options()
+    options = options or DiagnosisOptions()
     x, buffers = start or task.initial()
     with _one_thread():
-        ruler = Ruler(task, chosen.batches, seed)
-        path = walk(ruler, x, buffers, chosen, observe)
+        measurer = Measurer(task, options, seed)
+        path = descend(measurer, x, buffers, options, observe)
         estimates = estimate(path.points, path.losses, seed)
-        stage = Stage(
-            task,
-            ruler,
-            (x, buffers),
-            first_threshold(path.points, estimates),
-            chosen.rehearsal,
-            observe,
-        )
-        rehearsal = rehearse(stage, first_eta(path.sizes, path.losses), chosen.local_steps)
-    verdict = judge(path.points, estimates, path.sizes, rehearsal)
+        threshold = first_threshold(path.points, estimates)
+        runner = ShortRunner(task, measurer, (x, buffers), threshold, options.rehearsal, observe)
+        runs = try_settings(runner, first_eta(path.step_sizes, path.losses), options.local_steps)
     return Diagnosis(
-        title,
-        chosen,
-        seed,
-        task.num_clients,
-        x.numel(),
-        path.points,
-        path.sizes,
-        rehearsal,
-        estimates,
-        verdict,
-        _notes(path, chosen),
-        time.perf_counter() - began,
+        title=title,
+        options=options,
+        seed=seed,
+        clients=task.num_clients,
+        parameters=x.numel(),
+        points=path.points,
+        step_sizes=path.step_sizes,
+        short_runs=runs,
+        estimates=estimates,
+        verdict=reach_verdict(path.points, estimates, path.step_sizes, runs),
+        notes=_notes(path, options),
+        seconds=time.perf_counter() - began,
     )
 
 
-def _notes(path: Path, options: Options) -> tuple[str, ...]:
+def _notes(path: Trajectory, options: DiagnosisOptions) -> tuple[str, ...]:
     notes = []
-    if path.note:
-        notes.append(f"{path.note} Eigenvalues are left out; smoothness is that along the path.")
+    if path.hessian_error:
+        notes.append(f"{path.hessian_error} Hessians are left out; gradients gave the curvature.")
     sought = [c for p in path.points for c in p.hessian]
-    open_ones = sum(not c.converged for c in sought)
     if sought:
         notes.append(
-            f"Eigenvalues by power iteration, to {options.tolerance:g} or {options.iterations} "
-            f"iterations: {len(sought) - open_ones} of {len(sought)} converged."
+            f"{sum(c.converged for c in sought)} of {len(sought)} Hessian norms converged to a "
+            f"relative error of {options.tolerance:g} in {options.iterations} power iterations."
         )
-    if len(path.sizes) < options.steps:
-        notes.append(f"The path ended after {len(path.sizes)} steps: f falls no further there.")
+    if len(path.step_sizes) < options.steps:
+        notes.append(
+            f"Gradient descent ended after {len(path.step_sizes)} steps: f fell no further."
+        )
     return tuple(notes)
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """So that sums, and with them every figure, do not depend on the number of cores."""
+    """Use one torch thread, so that rounding does not depend on the number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

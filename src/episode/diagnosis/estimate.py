@@ -1,39 +1,45 @@
-"""From measured points to the constants of Assumption 1, with their uncertainty."""
+"""Estimate the constants of Assumption 1, with their uncertainty, from the measured points."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from episode.diagnosis.envelope import DRAWS, Envelope, fit
+from episode.diagnosis.envelope import RESAMPLES, Envelope, fit
 from episode.diagnosis.measure import Curvature, Point
 from episode.errors import EpisodeError
 from episode.randomness import derive
-from episode.theory.constants import Constants
+from episode.theory.constants import Constants, Smoothing
+from episode.theory.plan import clipping_threshold
+
+USUAL_SHARE = 0.95
+"""Share of the corrected steps on the path that clipping should leave alone. The 11σ in the
+theorem's γ/η has the same purpose, and σ is estimated with the same share."""
 
 
 @dataclass(frozen=True)
 class Estimates:
-    """What the points say about the constants; ranges hold 90% of a bootstrap over points."""
+    """Estimated constants; ranges contain 90% of a bootstrap over the measured points."""
 
     smoothness: Envelope
-    """L0 + L1‖∇f_i‖."""
+    """L0 + L1‖∇f_i‖, a bound on curvature."""
     smoothness_from: str
-    """Hessian or path: what the smoothness was measured by."""
+    """What smoothness was measured by: "Hessian", or "path" for gradient differences along it."""
     path_smoothness: Envelope
-    """The same from gradient differences along the path: a second opinion."""
+    """The same bound from gradient differences along the path, for comparison."""
     heterogeneity: Envelope
-    """κ + ρ‖∇f‖."""
+    """κ + ρ‖∇f‖, a bound on client gradients."""
     sigma: float
-    """The largest over points of what 95% of the ‖∇F_i - ∇f_i‖ there stay below."""
+    """Largest value over points of the 95% quantile of ‖∇F_i - ∇f_i‖."""
     sigma_range: tuple[float, float]
     noise: float
-    """The median over points and clients of (E‖∇F_i - ∇f_i‖²)^½."""
+    """Median over points and clients of (E‖∇F_i - ∇f_i‖²)^½."""
     delta: float
-    """f(x_0) less the lowest f seen: Δ is at least that."""
+    """f(x_0) minus the lowest f seen, a lower bound for Δ."""
 
     @property
     def L0(self) -> float:
@@ -52,68 +58,68 @@ class Estimates:
         return self.heterogeneity.slope
 
     def constants(self) -> Constants | None:
-        """For the theorem; None where L0 or Δ was not seen to be above 0, as it must be there."""
+        """Return the constants for the theorem, or None if L0 or Δ is 0."""
         if self.L0 <= 0 or self.delta <= 0:
             return None
         return Constants(self.L0, self.L1, self.sigma, self.kappa, self.rho, self.delta)
 
+    @property
+    def theorem_threshold(self) -> float:
+        """γ/η of Theorem 1 for these estimates; NaN if it does not apply to them."""
+        constants = self.constants()
+        return clipping_threshold(constants, Smoothing()) if constants else math.nan
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for JSON."""
         s, h = self.smoothness, self.heterogeneity
         return {
-            "L0": {"value": self.L0, "range": list(s.intercept_range)},
-            "L1": {"value": self.L1, "range": list(s.slope_range)},
-            "kappa": {"value": self.kappa, "range": list(h.intercept_range)},
-            "rho": {"value": self.rho, "range": list(h.slope_range)},
-            "sigma": {"value": self.sigma, "range": list(self.sigma_range)},
+            "L0": {"value": self.L0, "range": s.intercept_range},
+            "L1": {"value": self.L1, "range": s.slope_range},
+            "kappa": {"value": self.kappa, "range": h.intercept_range},
+            "rho": {"value": self.rho, "range": h.slope_range},
+            "sigma": {"value": self.sigma, "range": self.sigma_range},
             "noise": self.noise,
             "delta": self.delta,
             "smoothness_from": self.smoothness_from,
-            "path_smoothness": self.path_smoothness.to_dict(),
+            "path_smoothness": asdict(self.path_smoothness),
         }
 
 
 def estimate(points: Sequence[Point], losses: Sequence[float], seed: int) -> Estimates:
-    """The envelopes of smoothness and heterogeneity, and the noise."""
+    """Fit smoothness and heterogeneity to the points, and summarise the noise."""
     if len(points) < 3:
         raise EpisodeError(
-            f"Only {len(points)} points were measured before the path ended, and an envelope needs "
-            "3: the start is (nearly) stationary, so start from another model."
+            f"Only {len(points)} points could be measured, but the estimates need 3: the gradient "
+            "at the start is (nearly) zero, so start from another model."
         )
     by_hessian = any(p.hessian for p in points)
-    along_path = _envelope(points, [p.path for p in points], seed)
+    along_path = _smoothness([p.path for p in points], seed)
+    bounds = [p.noise_bound for p in points]
+    norms = [(p.gradient_norm, n, k) for k, p in enumerate(points) for n in p.client_norms]
     return Estimates(
-        _envelope(points, [p.hessian for p in points], seed) if by_hessian else along_path,
-        "Hessian" if by_hessian else "path",
-        along_path,
-        fit(
-            [p.gradient_norm for p in points for _ in p.client_norms],
-            [n for p in points for n in p.client_norms],
-            [k for k, p in enumerate(points) for _ in p.client_norms],
-            seed,
-            least=1.0,
-        ),
-        max(p.noise_bound for p in points),
-        _range_of_largest([p.noise_bound for p in points], seed),
-        float(np.median([n for p in points for n in p.noise])),
-        losses[0] - min(losses),
+        smoothness=_smoothness([p.hessian for p in points], seed) if by_hessian else along_path,
+        smoothness_from="Hessian" if by_hessian else "path",
+        path_smoothness=along_path,
+        heterogeneity=fit(norms, seed, least=1.0),
+        sigma=max(bounds),
+        sigma_range=_range_of_largest(bounds, seed),
+        noise=float(np.median([n for p in points for n in p.noise])),
+        delta=losses[0] - min(losses),
     )
 
 
-def _envelope(
-    points: Sequence[Point], curvatures: Sequence[Sequence[Curvature]], seed: int
-) -> Envelope:
-    rows = [(c, k) for k, found in enumerate(curvatures) for c in found]
-    return fit(
-        [c.gradient_norm for c, _ in rows],
-        [c.smoothness for c, _ in rows],
-        [k for _, k in rows],
-        seed,
-    )
+def usual_step_norm(points: Sequence[Point]) -> float:
+    """Return the norm that most corrected local steps on the path stay below."""
+    return float(np.quantile([n for p in points for n in p.step_norms], USUAL_SHARE))
+
+
+def _smoothness(by_point: Sequence[Sequence[Curvature]], seed: int) -> Envelope:
+    rows = [(c.gradient_norm, c.smoothness, k) for k, found in enumerate(by_point) for c in found]
+    return fit(rows, seed)
 
 
 def _range_of_largest(values: Sequence[float], seed: int) -> tuple[float, float]:
     generator = np.random.default_rng(derive(seed, "largest"))
-    drawn = generator.choice(np.asarray(values), (DRAWS, len(values))).max(axis=1)
+    drawn = generator.choice(np.asarray(values), (RESAMPLES, len(values))).max(axis=1)
     low, high = np.quantile(drawn, [0.05, 0.95])
     return float(low), float(high)

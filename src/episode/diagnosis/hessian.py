@@ -1,4 +1,4 @@
-"""The top eigenvalue of a Hessian, by power iteration on Hessian-vector products."""
+"""Norm of a Hessian, by power iteration on Hessian-vector products."""
 
 from __future__ import annotations
 
@@ -8,50 +8,47 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Product = Callable[[Tensor], Tensor]
+HessianProduct = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Eigenvalue:
-    """The eigenvalue of largest magnitude, as far as the iteration came."""
+    """The eigenvalue of largest magnitude, as far as the power iteration found it."""
 
     norm: float
-    """|λ|: the spectral norm, from below."""
-    signed: float
-    """vᵀHv at the last v: λ itself where one eigenvalue dominates."""
+    """|λ|, the spectral norm, approached from below."""
     iterations: int
     converged: bool
-    """Whether the error still expected was below the tolerance."""
+    """Whether the estimated remaining error is within the tolerance."""
     vector: Tensor
 
 
 def top_eigenvalue(
-    product: Product, start: Tensor, tolerance: float = 2e-3, iterations: int = 100
+    product: HessianProduct, start: Tensor, tolerance: float = 2e-3, iterations: int = 100
 ) -> Eigenvalue:
-    """Power iteration from `start` until the error still expected is below tolerance·|λ|.
+    """Iterate from `start` until the estimated remaining error is below tolerance·|λ|.
 
-    ‖Hv‖ rises to |λ| (also where λ and -λ are both eigenvalues). Its rises shrink by a factor q,
-    so what is still to come is about rise·q/(1-q): small rises alone would stop a slow iteration
-    too early.
+    ‖Hv‖ rises to |λ| (also if both λ and -λ are eigenvalues). Each rise is smaller than the last by
+    a factor q, so about rise·q/(1-q) is still to come. A small rise alone would end a slowly
+    converging iteration too early.
     """
     v = start / start.norm()
     norm, rise = 0.0, float("inf")
     for count in range(1, iterations + 1):
         image = product(v)
-        signed = torch.dot(v, image).item()
         found = image.norm().item()
         if found == 0 or found != found:
-            return Eigenvalue(found, signed, count, found == 0, v)
+            return Eigenvalue(found, count, found == 0, v)
         last, rise = rise, abs(found - norm)
         q = min(rise / last, 0.99) if last > 0 else 0.0
         norm, v = max(found, norm), image / found
         if count > 2 and rise * q / (1 - q) <= tolerance * norm and rise <= tolerance * norm:
-            return Eigenvalue(norm, signed, count, True, v)
-    return Eigenvalue(norm, signed, iterations, False, v)
+            return Eigenvalue(norm, count, True, v)
+    return Eigenvalue(norm, iterations, False, v)
 
 
-def by_differences(gradient: Callable[[Tensor], Tensor], x: Tensor) -> Product:
-    """v ↦ (∇F(x + hv) - ∇F(x - hv))/2h: for objectives that offer no Hessian of their own."""
+def by_differences(gradient: Callable[[Tensor], Tensor], x: Tensor) -> HessianProduct:
+    """Return v ↦ (∇F(x + hv) - ∇F(x - hv))/2h, for objectives without a Hessian product."""
     precision: float = torch.finfo(x.dtype).eps
 
     def product(v: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A diagnosis as one HTML file that opens offline: words first, then pictures, then figures."""
+"""A diagnosis as one HTML page that opens offline: the verdict, figures, and measured values."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from episode.diagnosis.diagnose import Diagnosis
+from episode.diagnosis.findings import GLOSSARY
 from episode.diagnosis.pictures import draw
-from episode.results.store import dumps, write_bytes
+from episode.results.store import write_bytes
 from episode.version import __version__
 
 STYLE = """
@@ -31,58 +31,52 @@ th:first-child, td:first-child, .words :is(th, td):last-child { text-align: left
 
 
 def write_html(d: Diagnosis, path: Path) -> None:
-    """Writes the report, whole or not at all."""
+    """Write the report, completely or not at all."""
     write_bytes(path, as_html(d).encode())
 
 
-def write_json(d: Diagnosis, path: Path) -> None:
-    """Writes every figure, whole or not at all."""
-    write_bytes(path, (dumps(d.to_dict(), indent=2) + "\n").encode())
-
-
 def as_html(d: Diagnosis) -> str:
-    """The page."""
-    size = f"{d.clients} clients, {d.parameters:,} parameters, seed {d.seed}"
-    walked = f"{len(d.points)} points on a path of {len(d.sizes)} steps, {d.seconds:.0f} seconds"
-    parts = [
-        f"<h1>Diagnosis of {html.escape(d.title)}</h1>",
-        f'<p class="sub">{size}; {walked}</p>',
-        "<h2>Verdict</h2>",
-        _findings(d),
-        "<h2>Pictures</h2>",
-        _pictures(d),
-        "<h2>Estimates</h2>",
-        "<p>Of the constants of the paper's Assumption 1, along this path; ranges hold 90% of "
-        "a bootstrap over its points.</p>",
-        _table(("constant", "estimate", "range", "meaning"), estimate_rows(d), "wide words"),
-        "<h2>What this cannot know</h2>",
-        _list([*d.verdict.unknown, *d.notes]),
-        "<h2>Points</h2>",
-        _points(d),
-        f"<footer><p>episode {__version__}</p></footer>",
-    ]
-    body = "\n".join(parts)
-    title = html.escape(d.title)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Diagnosis of {title}</title>\n<style>{STYLE}</style></head>\n"
-        f"<body>\n{body}\n</body></html>\n"
-    )
+    """Return the page."""
+    title = f"Diagnosis of {html.escape(d.title)}"
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{STYLE}</style></head>
+<body>
+<h1>{title}</h1>
+<p class="sub">{d.clients} clients, {d.parameters:,} parameters, seed {d.seed}; measured at
+{len(d.points)} points on a path of {len(d.step_sizes)} steps, in {d.seconds:.0f} seconds</p>
+<h2>Verdict</h2>
+<p>{html.escape(GLOSSARY)}</p>
+{_findings(d)}
+<h2>Figures</h2>
+{_figures(d)}
+<h2>Estimates</h2>
+<p>Constants of the paper's Assumption 1, estimated along the path. The ranges contain 90% of a
+bootstrap over its points.</p>
+{_table(("constant", "estimate", "range", "meaning"), estimate_rows(d), "wide words")}
+<h2>Limits of this diagnosis</h2>
+<ul>{"".join(f"<li>{html.escape(line)}</li>" for line in (*d.verdict.unknown, *d.notes))}</ul>
+<h2>Measured points</h2>
+{_points(d)}
+<footer><p>episode {__version__}</p></footer>
+</body></html>
+"""
 
 
 def estimate_rows(d: Diagnosis) -> list[tuple[str, str, str, str]]:
-    """Name, value, range and meaning of each constant."""
+    """Return name, value, range and meaning of each constant."""
     e = d.estimates
     s, h = e.smoothness, e.heterogeneity
     return [
-        ("L0", f"{e.L0:.4g}", _range(s.intercept_range), "‖∇²f_i‖ ≤ L0 + L1‖∇f_i‖"),
-        ("L1", f"{e.L1:.4g}", _range(s.slope_range), f"from the {e.smoothness_from}"),
-        ("κ", f"{e.kappa:.4g}", _range(h.intercept_range), "‖∇f_i‖ ≤ κ + ρ‖∇f‖"),
-        ("ρ", f"{e.rho:.4g}", _range(h.slope_range), "1 or more"),
-        ("σ", f"{e.sigma:.4g}", _range(e.sigma_range), "‖∇F_i - ∇f_i‖ ≤ σ for 95% of batches"),
-        ("Δ", f"at least {e.delta:.4g}", "", "f(x_0) - min f"),
-    ]
+        ("L0", f"{e.L0:.4g}", _range(s.intercept_range), "curvature: ‖∇²f_i‖ ≤ L0 + L1‖∇f_i‖"),
+        ("L1", f"{e.L1:.4g}", _range(s.slope_range), f"its slope, from the {e.smoothness_from}"),
+        ("κ", f"{e.kappa:.4g}", _range(h.intercept_range), "clients differ: ‖∇f_i‖ ≤ κ + ρ‖∇f‖"),
+        ("ρ", f"{e.rho:.4g}", _range(h.slope_range), "its slope, 1 or more"),
+        ("σ", f"{e.sigma:.4g}", _range(e.sigma_range), "noise: ‖∇F_i - ∇f_i‖ ≤ σ (95% of batches)"),
+        ("Δ", f"at least {e.delta:.4g}", "", "how far f can fall: f(x_0) - min f"),
+    ]  # fmt: skip
 
 
 def _findings(d: Diagnosis) -> str:
@@ -91,12 +85,12 @@ def _findings(d: Diagnosis) -> str:
         question, answer, because = (html.escape(t) for t in (f.question, f.answer, f.because))
         rows.append(
             f'<dt>{question}</dt><dd><span class="answer">{answer}</span><br>'
-            f'<span class="because">{because}.</span></dd>'
+            f'<span class="because">{because}</span></dd>'
         )
     return "<dl>" + "\n".join(rows) + "</dl>"
 
 
-def _pictures(d: Diagnosis) -> str:
+def _figures(d: Diagnosis) -> str:
     figures = []
     for name, content in draw(d).items():
         text = content.decode()
@@ -106,37 +100,20 @@ def _pictures(d: Diagnosis) -> str:
 
 
 def _points(d: Diagnosis) -> str:
-    header = ("step", "f", "‖∇f‖", "largest ‖∇f_i‖", "clients differ by", "noise", "smoothness")
-    rows = [
-        (
-            str(p.step),
-            *(
-                f"{v:.4g}"
-                for v in (
-                    p.loss,
-                    p.gradient_norm,
-                    max(p.client_norms),
-                    p.disagreement,
-                    p.noise_bound,
-                    max((c.smoothness for c in (p.hessian or p.path)), default=math.nan),
-                )
-            ),
-        )
-        for p in d.points
-    ]
+    header = ("step", "f", "‖∇f‖", "largest ‖∇f_i‖", "clients differ by", "noise", "curvature")
+    rows = []
+    for p in d.points:
+        curvature = max((c.smoothness for c in (p.hessian or p.path)), default=math.nan)
+        values = (p.loss, p.gradient_norm, max(p.client_norms), p.disagreement, p.noise_bound)
+        rows.append([str(p.step), *(f"{v:.4g}" for v in (*values, curvature))])
     return _table(header, rows)
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "wide") -> str:
-    head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in row) + "</tr>" for row in rows
-    )
-    return f'<div class="{kind}"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _list(lines: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "wide") -> str:
+    lines = ["".join(f"<th>{html.escape(name)}</th>" for name in header)]
+    lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="{kind}"><table>{body}</table></div>'
 
 
 def _range(bounds: tuple[float, float]) -> str:

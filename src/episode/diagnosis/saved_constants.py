@@ -1,4 +1,4 @@
-"""Constants for a plan from a diagnosis that was saved with `episode diagnose --json`."""
+"""Constants for `episode plan` from a diagnosis saved by `episode diagnose --json`."""
 
 from __future__ import annotations
 
@@ -9,60 +9,54 @@ from pathlib import Path
 from episode.errors import EpisodeError
 from episode.theory.constants import Constants
 
-NAMES = ("L0", "L1", "sigma", "kappa", "rho")
-
 
 @dataclass(frozen=True)
-class Estimated:
-    """What a diagnosis says that a plan needs."""
+class SavedConstants:
+    """The inputs of a plan that a diagnosis estimates."""
 
     title: str
-    constants: dict[str, float]
-    """Estimated along one path: bounds over all x may be larger, and Δ is what was seen of it."""
+    values: dict[str, float]
+    """Constants by name, estimated along one path: bounds over all models may be larger."""
     clients: int
     local_steps: int
 
-    def with_given(self, given: dict[str, float | None]) -> Constants:
-        """The constants, with those that were given in place of the estimates."""
-        merged = self.constants | {k: v for k, v in given.items() if v is not None}
+    def override(self, given: dict[str, float | None]) -> Constants:
+        """Return the constants, with the given ones in place of the saved ones."""
+        merged = self.values | {k: v for k, v in given.items() if v is not None}
         for name in ("L0", "delta"):
             if given.get(name) is None and merged[name] <= 0:
                 raise EpisodeError(
-                    f"The diagnosis of {self.title} saw no {name} above 0, which Theorem 1 needs: "
-                    f"give --{name} too."
+                    f"The diagnosis of {self.title} estimates {name} as {merged[name]:g}, but "
+                    f"Theorem 1 needs a value above 0: give --{name}."
                 )
         return Constants(**merged)
 
 
-DEFAULT = Estimated(
+DEFAULT = SavedConstants(
     "nothing",
     {"L0": 1.0, "L1": 1.0, "sigma": 1.0, "kappa": 1.0, "rho": 2.0, "delta": 1.0},
     clients=8,
     local_steps=8,
 )
-"""Without a diagnosis: numbers near 1, to see what depends on what."""
+"""Values near 1 for a plan without a diagnosis, to see what depends on what."""
 
 
-def read_estimated(path: Path) -> Estimated:
-    """The constants, N and I of a saved diagnosis."""
+def read_saved_constants(path: Path) -> SavedConstants:
+    """Read the constants, N and I of a saved diagnosis."""
     try:
-        values = json.loads(path.read_text())
+        saved = json.loads(path.read_text())
+        found = saved["estimates"]
+        values = {name: float(found[name]["value"]) for name in DEFAULT.values if name != "delta"}
+        values["delta"] = float(found["delta"])
+        local_steps = int(saved["verdict"]["local_steps"])
+        return SavedConstants(str(saved["title"]), values, int(saved["clients"]), local_steps)
     except OSError as error:
-        raise EpisodeError(f"{path} cannot be read ({error.strerror}).") from None
-    except ValueError:
-        raise _not_a_diagnosis(path) from None
-    try:
-        found = values["estimates"]
-        constants = {name: float(found[name]["value"]) for name in NAMES}
-        constants["delta"] = float(found["delta"])
-        title, clients = str(values["title"]), int(values["clients"])
-        local_steps = int(values["verdict"]["local_steps"])
+        raise EpisodeError(
+            f"{path} cannot be read ({error.strerror}): give a file that `episode diagnose TASK "
+            "--json` has written."
+        ) from None
     except (KeyError, TypeError, ValueError):
-        raise _not_a_diagnosis(path) from None
-    return Estimated(title, constants, clients, local_steps)
-
-
-def _not_a_diagnosis(path: Path) -> EpisodeError:
-    return EpisodeError(
-        f"{path} is not a diagnosis: make one with `episode diagnose TASK --json > {path.name}`."
-    )
+        raise EpisodeError(
+            f"{path} is not a diagnosis: make one with `episode diagnose TASK --json > "
+            f"{path.name}`."
+        ) from None

@@ -9,7 +9,7 @@ from episode.paper.recipe import Claim, Dish, Kitchen, Recipe
 from episode.results.figures import Line, Panel
 from episode.results.text_tables import Sheet
 from episode.runs.config import Experiment
-from episode.theory.complexity import Row, Setting, celgc, episode, table
+from episode.theory.complexity import MethodCost, Scenario, celgc, episode, table
 from episode.theory.constants import Constants, Smoothing
 from episode.theory.plan import plan
 
@@ -64,16 +64,16 @@ class Complexity(Recipe):
         return Dish({"table": sheet}, {"figure": [[panel]]}, claims, [note])
 
 
-def _setting(epsilon: float, clients: int = 8, steps: int = 4, **constants: float) -> Setting:
+def _setting(epsilon: float, clients: int = 8, steps: int = 4, **constants: float) -> Scenario:
     given: dict[str, Any] = {"L0": 1.0, "L1": 1.0, "sigma": 1.0, "kappa": 1.0, "rho": 2.0}
-    return Setting(Constants(**(given | constants)), epsilon, clients, steps, smoothness=1.0)
+    return Scenario(Constants(**(given | constants)), epsilon, clients, steps, smoothness=1.0)
 
 
-def _largest(row: Row) -> str:
+def _largest(row: MethodCost) -> str:
     return "N/A" if row.largest_local_steps is None else f"{row.largest_local_steps:.3g}"
 
 
-def _limit(row: Row) -> float:
+def _limit(row: MethodCost) -> float:
     assert row.largest_local_steps is not None
     return row.largest_local_steps
 

@@ -1,7 +1,7 @@
-"""The paper's Table 1, evaluated: rounds and iterations of six methods for given constants.
+"""The paper's Table 1 evaluated: rounds and iterations of six methods for given constants.
 
-The table's O(·) hides a factor of each method's own; it is taken as 1 everywhere. So the figures
-show how methods scale and where they cross, not how many rounds anybody needs.
+The O(·) in the table hides a factor that differs by method; here it is 1 everywhere. So the values
+show how the methods scale and where they cross, not how many rounds anyone needs.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from episode.errors import EpisodeError
-from episode.theory.constants import Constants, check_counts, check_epsilon
+from episode.theory.constants import Constants, check_counts, check_epsilon, ratio
 
 
 @dataclass(frozen=True)
-class Setting:
-    """At what the table is evaluated."""
+class Scenario:
+    """The problem and the run for which the table is evaluated."""
 
     constants: Constants
     epsilon: float
+    """ε, the gradient norm to reach."""
     clients: int
+    """N."""
     local_steps: int
+    """I, local steps per round."""
     smoothness: float | None = None
-    """L, for the methods that need f to be L-smooth; None where only L0 and L1 are known."""
+    """L, for the methods that need an L-smooth f; None if only L0 and L1 are known."""
 
     def __post_init__(self) -> None:
         check_counts(clients=self.clients, local_steps=self.local_steps)
@@ -34,110 +37,114 @@ class Setting:
 
     @property
     def L(self) -> float:
-        """The smoothness given; L0 where L1 = 0; else NaN, because no L would do."""
+        """The given smoothness, else L0 if L1 = 0, else NaN because f is not L-smooth."""
         if self.smoothness is not None:
             return self.smoothness
         return self.constants.L0 if self.constants.L1 == 0 else math.nan
 
     @property
     def noise(self) -> float:
-        """ΔL0σ²/(Nε⁴): the best iteration complexity, that of linear speed-up."""
+        """ΔL0σ²/(Nε⁴): the best iteration complexity, with linear speed-up in N."""
         c = self.constants
         return c.delta * c.L0 * c.sigma**2 / (self.clients * self.epsilon**4)
 
 
 @dataclass(frozen=True)
-class Row:
-    """One method at one setting; `obstacle` says why its theory does not cover it."""
+class MethodCost:
+    """Complexity of one method in one scenario: a row of the table."""
 
     method: str
     rounds: float
     iterations: float
     best_iterations: float
     largest_local_steps: float | None
-    """I_max; None where the method runs on a single machine."""
+    """I_max; None if the method runs on a single machine."""
     obstacle: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
+    """Why the theory of the method does not cover the scenario; None if it does."""
 
 
-def table(setting: Setting) -> list[Row]:
-    """All six methods, in the paper's order."""
-    return [method(setting) for method in METHODS.values()]
+def table(scenario: Scenario) -> list[MethodCost]:
+    """Return the cost of all six methods, in the paper's order."""
+    return [method(scenario) for method in METHODS.values()]
 
 
-def fewest(rows: Sequence[Row], what: str = "rounds") -> list[str]:
-    """The covered methods with the fewest rounds (or iterations): several at a tie, or none."""
+def fewest(rows: Sequence[MethodCost], what: str = "rounds") -> list[str]:
+    """Return the covered methods with the fewest rounds (or iterations): all of them in a tie."""
     covered = [row for row in rows if row.obstacle is None]
     best = min((getattr(row, what) for row in covered), default=math.inf)
     return [row.method for row in covered if getattr(row, what) <= best * (1 + 1e-9)]
 
 
-def local_sgd(s: Setting) -> Row:
+def comparison(scenario: Scenario) -> dict[str, Any]:
+    """Return the table and its winners as plain values for JSON."""
+    rows = table(scenario)
+    return {
+        "table": [asdict(row) for row in rows],
+        "fewest_rounds": fewest(rows),
+        "fewest_iterations": fewest(rows, "iterations"),
+    }
+
+
+def local_sgd(s: Scenario) -> MethodCost:
     """Local SGD: ΔLσ²/(NIε⁴) + ΔLκ²NI/(σ²ε²) + ΔLN/ε² rounds."""
     c, N, I, eps = s.constants, s.clients, s.local_steps, s.epsilon
     square = c.sigma**2
-    drift = _ratio(c.delta * s.L * c.kappa**2 * N * I, square * eps**2)
+    drift = ratio(c.delta * s.L * c.kappa**2 * N * I, square * eps**2)
     rounds = c.delta * s.L * square / (N * I * eps**4) + drift + c.delta * s.L * N / eps**2
-    limit = _ratio(square, c.kappa * N * eps)
+    limit = ratio(square, c.kappa * N * eps)
     obstacle = _needs_smoothness(s)
     if math.isinf(drift):
         obstacle = obstacle or "its bound divides by σ, which is 0"
-    return Row("Local SGD", rounds, rounds * I, s.noise, limit, obstacle)
+    return MethodCost("Local SGD", rounds, rounds * I, s.noise, limit, obstacle)
 
 
-def scaffold(s: Setting) -> Row:
+def scaffold(s: Scenario) -> MethodCost:
     """SCAFFOLD: ΔLσ²/(NIε⁴) + ΔL/ε² rounds."""
     c, N, I, eps = s.constants, s.clients, s.local_steps, s.epsilon
     rounds = c.delta * s.L * c.sigma**2 / (N * I * eps**4) + c.delta * s.L / eps**2
     limit = c.sigma**2 / (N * eps**2)
-    return Row("SCAFFOLD", rounds, rounds * I, s.noise, limit, _needs_smoothness(s))
+    return MethodCost("SCAFFOLD", rounds, rounds * I, s.noise, limit, _needs_smoothness(s))
 
 
-def clipped_sgd(s: Setting) -> Row:
+def clipped_sgd(s: Scenario) -> MethodCost:
     """Clipped SGD on one machine: (Δ + (L0 + L1σ)σ² + σL0²/L1)²/ε⁴ iterations."""
     c = s.constants
-    last = _ratio(c.sigma * c.L0**2, c.L1)
+    last = ratio(c.sigma * c.L0**2, c.L1)
     steps = (c.delta + (c.L0 + c.L1 * c.sigma) * c.sigma**2 + last) ** 2 / s.epsilon**4
-    obstacle = _single_machine(s)
+    obstacle = _needs_one_client(s)
     if math.isinf(steps):
         obstacle = obstacle or "its bound divides by L1, which is 0"
-    return Row("Clipped SGD", steps, steps, steps, None, obstacle)
+    return MethodCost("Clipped SGD", steps, steps, steps, None, obstacle)
 
 
-def clipping_framework(s: Setting) -> Row:
-    """The clipping framework on one machine: ΔL0σ²/ε⁴ iterations."""
-    c = s.constants
-    steps = c.delta * c.L0 * c.sigma**2 / s.epsilon**4
-    return Row(
-        "Clipping Framework", steps, steps, steps, None, _single_machine(s) or _needs_noise(s)
-    )
+def clipping_framework(s: Scenario) -> MethodCost:
+    """Clipping framework on one machine: ΔL0σ²/ε⁴ iterations."""
+    steps = s.constants.delta * s.constants.L0 * s.constants.sigma**2 / s.epsilon**4
+    obstacle = _needs_one_client(s) or _needs_noise(s)
+    return MethodCost("Clipping Framework", steps, steps, steps, None, obstacle)
 
 
-def celgc(s: Setting) -> Row:
+def celgc(s: Scenario) -> MethodCost:
     """CELGC: ΔL0σ²/(NIε⁴) rounds, for homogeneous data."""
-    c = s.constants
     rounds = s.noise / s.local_steps
-    limit = c.sigma / (s.clients * s.epsilon)
-    obstacle = None if c.homogeneous else "clients differ (κ > 0 or ρ > 1)"
+    limit = s.constants.sigma / (s.clients * s.epsilon)
+    obstacle = None if s.constants.homogeneous else "it needs clients that are alike (κ = 0, ρ = 1)"
     obstacle = obstacle or _needs_noise(s)
     if obstacle is None and s.local_steps > limit:
         obstacle = f"I is above its I_max of {limit:.3g}"
-    return Row("CELGC", rounds, rounds * s.local_steps, s.noise, limit, obstacle)
+    return MethodCost("CELGC", rounds, rounds * s.local_steps, s.noise, limit, obstacle)
 
 
-def episode(s: Setting) -> Row:
+def episode(s: Scenario) -> MethodCost:
     """EPISODE: ΔL0σ²/(NIε⁴) + Δ(L0 + L1(κ + σ))/ε² · (1 + σ/ε) rounds."""
     c, eps = s.constants, s.epsilon
     smooth = c.L0 + c.L1 * (c.kappa + c.sigma)
     rounds = s.noise / s.local_steps + c.delta * smooth / eps**2 * (1 + c.sigma / eps)
     limit = c.L0 * c.sigma**2 / (smooth * (1 + c.sigma / eps) * s.clients * eps**2)
-    return Row("EPISODE", rounds, rounds * s.local_steps, s.noise, limit)
+    return MethodCost("EPISODE", rounds, rounds * s.local_steps, s.noise, limit)
 
 
-METHODS: dict[str, Callable[[Setting], Row]] = {
+METHODS: dict[str, Callable[[Scenario], MethodCost]] = {
     "Local SGD": local_sgd,
     "SCAFFOLD": scaffold,
     "Clipped SGD": clipped_sgd,
@@ -147,19 +154,13 @@ METHODS: dict[str, Callable[[Setting], Row]] = {
 }
 
 
-def _ratio(numerator: float, denominator: float) -> float:
-    if denominator:
-        return numerator / denominator
-    return math.inf if numerator else 0.0
+def _needs_smoothness(s: Scenario) -> str | None:
+    return "it needs an L-smooth loss, but L1 > 0 and no L is given" if math.isnan(s.L) else None
 
 
-def _needs_smoothness(s: Setting) -> str | None:
-    return "f is not L-smooth (L1 > 0) and no L is given" if math.isnan(s.L) else None
+def _needs_one_client(s: Scenario) -> str | None:
+    return "it runs on a single machine" if s.clients > 1 else None
 
 
-def _single_machine(s: Setting) -> str | None:
-    return "a single machine" if s.clients > 1 else None
-
-
-def _needs_noise(s: Setting) -> str | None:
+def _needs_noise(s: Scenario) -> str | None:
     return "its analysis needs σ ≥ 1" if s.constants.sigma < 1 else None

@@ -1,4 +1,4 @@
-"""The constants of Assumption 1, and the numbers A and B of Lemmas 5 and 6."""
+"""Constants that describe a problem in the theory: the paper's Assumption 1, and A, B and C."""
 
 from __future__ import annotations
 
@@ -11,48 +11,53 @@ from episode.errors import EpisodeError
 
 @dataclass(frozen=True)
 class Constants:
-    """What Assumption 1 says about a problem.
+    """Bounds on a problem, as in the paper's Assumption 1.
 
-    ‖∇²f_i‖ ≤ L0 + L1‖∇f_i‖;  ‖∇F_i - ∇f_i‖ ≤ σ;  ‖∇f_i‖ ≤ κ + ρ‖∇f‖;  f(x_0) - min f ≤ Δ.
+    f_i is the loss of client i, f the mean of the f_i, and ∇F_i a gradient on one batch.
     """
 
     L0: float
+    """Curvature where client gradients vanish: ‖∇²f_i‖ ≤ L0 + L1‖∇f_i‖."""
     L1: float
+    """How fast the curvature may grow with the gradient; 0 if f is L0-smooth."""
     sigma: float
+    """σ, the noise of a batch's gradient: ‖∇F_i - ∇f_i‖ ≤ σ."""
     kappa: float = 0.0
+    """κ, how much clients differ where ∇f vanishes: ‖∇f_i‖ ≤ κ + ρ‖∇f‖."""
     rho: float = 1.0
+    """ρ, how much larger than ∇f a client's gradient may be; at least 1."""
     delta: float = 1.0
+    """Δ, how far the loss can fall: f(x_0) - min f ≤ Δ."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             _check_number(name, value)
-        for name in ("L1", "sigma", "kappa"):
-            if getattr(self, name) < 0:
-                raise EpisodeError(f"{name} is {getattr(self, name)}: it must be 0 or more.")
-        for name in ("L0", "delta"):
-            if getattr(self, name) <= 0:
-                raise EpisodeError(f"{name} is {getattr(self, name)}: it must be above 0.")
+            if name in ("L1", "sigma", "kappa") and value < 0:
+                raise EpisodeError(f"{name} is {value}: it must be 0 or more.")
+            if name in ("L0", "delta") and value <= 0:
+                raise EpisodeError(f"{name} is {value}: it must be above 0.")
         if self.rho < 1:
             raise EpisodeError(
-                f"rho is {self.rho}, which no problem has: f is the mean of the clients' f_i, so "
-                "some ‖∇f_i‖ is at least ‖∇f‖. Give 1 or more."
+                f"rho is {self.rho}, but f is the mean of the clients' f_i, so some ‖∇f_i‖ is "
+                "always at least ‖∇f‖: give 1 or more."
             )
 
     @property
     def homogeneous(self) -> bool:
-        """κ = 0 and ρ = 1: every client has the same gradient."""
+        """Whether all clients have the same gradient: κ = 0 and ρ = 1."""
         return self.kappa == 0 and self.rho == 1
 
     def to_dict(self) -> dict[str, float]:
-        """The constants by name."""
+        """Return the constants by name."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """C of Lemmas 5 and 6, how far (in units of 1/L1) a bound may reach, and A and B from it.
+    """C of the paper's Lemmas 5 and 6, and the factors A and B that follow from it.
 
-    A = 1 + e^C - (e^C - 1)/C and B = (e^C - 1)/C; the paper asks for C ≥ 1, so that both are ≥ 1.
+    The lemmas bound how much gradients change between points at most C/L1 apart, with
+    A = 1 + e^C - (e^C - 1)/C and B = (e^C - 1)/C. The paper asks for C ≥ 1, so that A and B ≥ 1.
     """
 
     C: float = 1.0
@@ -71,22 +76,29 @@ class Smoothing:
         return 1 + math.exp(self.C) - self.B
 
 
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise EpisodeError(f"{name} is {value!r}: it must be a number.")
-    if not math.isfinite(value):
-        raise EpisodeError(f"{name} is {value}: it must be a finite number.")
-
-
 def check_counts(**counts: int) -> None:
-    """Refuses a number of clients or local steps that is not a whole number of 1 or more."""
+    """Raise an error unless every count is a whole number of 1 or more."""
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise EpisodeError(f"{name} is {value!r}: it must be a whole number of 1 or more.")
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuses a tolerance that is not a positive number."""
+    """Raise an error unless the tolerance ε is a positive number."""
     _check_number("epsilon", epsilon)
     if epsilon <= 0:
         raise EpisodeError(f"epsilon is {epsilon}: it must be above 0.")
+
+
+def ratio(numerator: float, denominator: float) -> float:
+    """Divide; a positive number over 0 is infinite, and 0 over 0 is 0."""
+    if denominator:
+        return numerator / denominator
+    return math.inf if numerator else 0.0
+
+
+def _check_number(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise EpisodeError(f"{name} is {value!r}: it must be a number.")
+    if not math.isfinite(value):
+        raise EpisodeError(f"{name} is {value}: it must be a finite number.")

@@ -1,15 +1,15 @@
-"""Rounds against I and N: Theorem 1 with its own numbers, and the table's methods."""
+"""Figure of the rounds R against I and N: Theorem 1, and the methods of the complexity table."""
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from episode.results.drawing import as_image, pyplot
 from episode.results.store import write_bytes
-from episode.theory.complexity import METHODS, Setting
-from episode.theory.plan import TheoremPlan, largest_local_steps, plan
+from episode.theory.complexity import METHODS, Scenario
+from episode.theory.plan import TheoremPlan
 
 STYLES: dict[str, tuple[str, str]] = {
     "Local SGD": ("#009E73", "-."),
@@ -19,61 +19,51 @@ STYLES: dict[str, tuple[str, str]] = {
     "CELGC": ("#E69F00", "-"),
     "EPISODE": ("#0072B2", "-"),
 }
-"""As in the other pictures: the colours of Okabe and Ito."""
+"""Colour and line of each method, from the palette of Okabe and Ito as in all other figures."""
 
 
-def draw_plan(made: TheoremPlan, setting: Setting, path: Path) -> None:
-    """A PNG (or SVG, by the name's ending) of R against I and against N."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), sharey=True)
-    _panel(axes[0], made, setting, "local_steps", [2**k for k in range(13)])
-    _panel(axes[1], made, setting, "clients", [2**k for k in range(11)])
-    axes[0].set_xlabel("I, local steps per round")
-    axes[1].set_xlabel("N, clients")
-    axes[0].set_ylabel("R, rounds")
-    axes[0].set_title(f"N = {made.clients}")
-    axes[1].set_title(f"I = {made.local_steps}")
+def draw_plan(made: TheoremPlan, scenario: Scenario, path: Path) -> None:
+    """Write a PNG (or SVG, by the ending of the name) of R against I and against N."""
+    figure, axes = pyplot().subplots(1, 2, figsize=(12, 4.8), sharey=True)
+    _draw_panel(axes[0], made, scenario, "local_steps", [2**k for k in range(13)])
+    _draw_panel(axes[1], made, scenario, "clients", [2**k for k in range(11)])
+    axes[0].set(xlabel="I, local steps per round", ylabel="R, communication rounds")
+    axes[1].set(xlabel="N, clients")
+    axes[0].set_title(f"N = {made.clients} clients")
+    axes[1].set_title(f"I = {made.local_steps} local steps per round")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    figure.suptitle(f"Rounds to a mean gradient norm of 3ε, ε = {made.epsilon:g}")
+    figure.suptitle(
+        f"Rounds until the mean gradient norm is at most 3ε = {3 * made.epsilon:g}\n"
+        "Theorem 1 with its own factors; methods of Table 1 with every hidden factor set to 1",
+        fontsize=11,
+    )
     figure.set_layout_engine("constrained")
     write_bytes(path, as_image(figure, "svg" if path.suffix == ".svg" else "png"))
 
 
-def _panel(axis: Any, made: TheoremPlan, setting: Setting, what: str, values: list[int]) -> None:
-    prescribed = [
-        plan(
-            made.constants,
-            epsilon=made.epsilon,
-            C=made.smoothing.C,
-            statement=made.statement,
-            **{"clients": made.clients, "local_steps": made.local_steps} | _changed(what, value),
-        )
-        for value in values
-    ]
-    label = "EPISODE, Theorem 1"
-    axis.loglog(values, [p.rounds for p in prescribed], color="#0072B2", linewidth=2.4, label=label)
+def _draw_panel(
+    axis: Any, made: TheoremPlan, scenario: Scenario, what: str, values: list[int]
+) -> None:
+    rounds = [replace(made, **{what: value}).rounds for value in values]  # type: ignore[arg-type]
+    axis.loglog(values, rounds, color="#0072B2", linewidth=2.4, label="EPISODE, Theorem 1")
+    scenarios = [replace(scenario, **{what: value}) for value in values]  # type: ignore[arg-type]
     for name, method in METHODS.items():
-        settings = (dataclasses.replace(setting, **_changed(what, value)) for value in values)
-        rows = [method(s) for s in settings]
+        rows = [method(s) for s in scenarios]
         shown = [(v, r.rounds) for v, r in zip(values, rows, strict=True) if r.obstacle is None]
         if shown:
             colour, line = STYLES[name]
-            axis.plot(*zip(*shown, strict=True), line, color=colour, label=f"{name}, O(·) with 1")
-    _mark_knee(axis, made, what, values)
+            axis.plot(*zip(*shown, strict=True), line, color=colour, label=f"{name}, Table 1")
+    _mark_limit(axis, made, what, values)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _changed(what: str, value: int) -> dict[str, Any]:
-    return {what: value}
-
-
-def _mark_knee(axis: Any, made: TheoremPlan, what: str, values: list[int]) -> None:
-    """Where the noise term stops to decide; I_max goes as 1/N, so the other panel's knee does."""
-    one = largest_local_steps(made.constants, made.epsilon, 1, made.smoothing, made.statement)
-    knee = one / (made.clients if what == "local_steps" else made.local_steps)
-    if values[0] <= knee <= values[-1]:
-        axis.axvline(knee, color="#777777", linewidth=1, linestyle="--")
-        name = "I_max" if what == "local_steps" else "N with I_max = I"
-        axis.annotate(f" {name} = {knee:.3g}", (knee, 0.02), xycoords=("data", "axes fraction"))
+def _mark_limit(axis: Any, made: TheoremPlan, what: str, values: list[int]) -> None:
+    """Mark where noise stops limiting η: at I = I_max, which is proportional to 1/N."""
+    at_one_client = replace(made, clients=1).largest_local_steps
+    limit = at_one_client / (made.clients if what == "local_steps" else made.local_steps)
+    if values[0] <= limit <= values[-1]:
+        axis.axvline(limit, color="#777777", linewidth=1, linestyle="--")
+        name = "I_max" if what == "local_steps" else "I_max = I at N"
+        axis.annotate(f" {name} = {limit:.3g}", (limit, 0.02), xycoords=("data", "axes fraction"))
