@@ -128,7 +128,9 @@ def _flwr(*arguments: str) -> dict[str, Any]:
         lines = [line.strip() for line in str(reason).splitlines() if "Using SuperLink" not in line]
         words = " ".join(line for line in lines if line)
         if "Invalid run configuration" in words:
-            words += " Settings must be named in [tool.flwr.app.config] of the app's pyproject.toml."
+            words += (
+                " Settings must be named in [tool.flwr.app.config] of the app's pyproject.toml."
+            )
         raise ClusterError(f"flwr {arguments[0]} failed: {words}")
     return found
 
