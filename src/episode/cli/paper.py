@@ -33,7 +33,6 @@ class Scales(StrEnum):
 
 
 def reproduce(
-    context: typer.Context,
     recipes: Annotated[
         list[str] | None, typer.Argument(help="Names of recipes; without any, they are listed.")
     ] = None,
@@ -71,11 +70,6 @@ def reproduce(
     numbers, and the paper's claims, each marked holds, does not hold, or not testable at this
     scale. Runs that are there already are used; torchrun -m episode reproduce spreads clients.
     """
-    from episode.results.painter import painter
-
-    draws = bool(recipes or everything) and not dry_run and speaks()
-    draw = context.with_resource(painter()) if draws else None  # it starts while torch does
-
     from episode.paper import RECIPES, Kitchen, Served, index, recipe, serve
     from episode.paper.tuning import with_studies
     from episode.runs.report_extras import command_of
@@ -114,11 +108,10 @@ def reproduce(
     else:
         if wanted:
             _play(list(wanted.values()), kitchen.runs, jobs, quiet)
-        if draw is None:
+        if not speaks():
             return
         served = [
-            serve(r, kitchen, draw) if r in able else Served(r, missing=missing[r.name])
-            for r in chosen
+            serve(r, kitchen) if r in able else Served(r, missing=missing[r.name]) for r in chosen
         ]
         index(kitchen, served)
         _print_served(kitchen.folder, served, as_json)
