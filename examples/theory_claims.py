@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from episode.results.drawing import as_image, pyplot
+from episode.results.figures import as_image, new_figure
 from episode.results.store import write_bytes
 from episode.theory import claims
 
@@ -43,7 +43,8 @@ print("Rounds against I, best η of a grid:")
 rounds = claims.rounds_against_local_steps(LOCAL_STEPS)
 print(" ", dict(zip(LOCAL_STEPS, rounds, strict=True)), flush=True)
 
-figure, axes = pyplot().subplots(1, 3, figsize=(14, 4.4), layout="constrained")
+figure = new_figure(figsize=(14, 4.4), layout="constrained")
+axes = figure.subplots(1, 3)
 axes[0].loglog(CLIENTS, iterations, "o-", color="#0072B2", label="EPISODE")
 axes[0].loglog(
     CLIENTS, [iterations[0] / n for n in CLIENTS], ":", color="#777777", label="ideal, 1/N"

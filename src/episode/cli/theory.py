@@ -90,7 +90,7 @@ def plan(
     if eta is not None and gamma is not None:
         own = check(constants, **settings, eta=eta, gamma=gamma)
     if plot:
-        from episode.results.drawing import check_target
+        from episode.results.figures import check_target
         from episode.theory.plan_figure import draw_plan
 
         check_target(plot, ".png", ".svg")
@@ -145,11 +145,11 @@ def diagnose(
     """
     from episode.diagnosis.target import read_subject
     from episode.diagnosis.trajectory import Options
-    from episode.results.drawing import check_target, pyplot
+    from episode.results.figures import check_target, new_figure
 
     options = Options(steps=steps, points=points, batches=batches, rehearsal=rehearsal)
     if html:  # say now, not after a minute, what will not do
-        pyplot()
+        new_figure()
         check_target(html)
     subject = read_subject(what, settings or [])
     say = (lambda _: None) if quiet else (lambda text: err.print(f"{text} ...", markup=False))

@@ -19,9 +19,9 @@ from episode.paper.recipe import Claim, Dish, Kitchen, Recipe, Scale
 from episode.paper.snli import SnliAblation, SnliEffects
 from episode.paper.snli_time import SnliTime
 from episode.paper.synthetic import Synthetic
-from episode.results.figures import draw_panels
+from episode.results.curves import draw_panels
 from episode.results.store import dumps, write_text
-from episode.results.text_tables import Sheet
+from episode.results.tables import Table
 
 __all__ = ["RECIPES", "Claim", "Kitchen", "Recipe", "Scale", "Served", "index", "recipe", "serve"]
 
@@ -69,10 +69,10 @@ def serve(chosen: Recipe, kitchen: Kitchen) -> Served:
     return Served(chosen, dish.claims)
 
 
-def claims_sheet(claims: Sequence[Claim]) -> Sheet:
+def claims_sheet(claims: Sequence[Claim]) -> Table:
     """The paper's claims, each with its verdict and what it was judged on."""
     rows = [[c.text, c.verdict, c.figures] for c in claims]
-    return Sheet("", ["Claim", "Verdict", "Judged on"], rows, left=3)
+    return Table("", ["Claim", "Verdict", "Judged on"], rows, left=3)
 
 
 def index(kitchen: Kitchen, served: Sequence[Served]) -> None:

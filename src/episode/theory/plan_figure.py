@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from episode.results.drawing import as_image, pyplot
+from episode.results.figures import as_image, new_figure
 from episode.results.store import write_bytes
 from episode.theory.complexity import METHODS, Setting
 from episode.theory.plan import TheoremPlan, largest_local_steps, plan
@@ -24,8 +24,8 @@ STYLES: dict[str, tuple[str, str]] = {
 
 def draw_plan(made: TheoremPlan, setting: Setting, path: Path) -> None:
     """A PNG (or SVG, by the name's ending) of R against I and against N."""
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(12, 4.8), sharey=True)
+    figure = new_figure(figsize=(12, 4.8))
+    axes = figure.subplots(1, 2, sharey=True)
     _panel(axes[0], made, setting, "local_steps", [2**k for k in range(13)])
     _panel(axes[1], made, setting, "clients", [2**k for k in range(11)])
     axes[0].set_xlabel("I, local steps per round")
