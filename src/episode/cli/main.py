@@ -75,7 +75,7 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Compare all algorithms on one task: a table and a picture."""
-    from episode.results.run_tables import run_rows, run_table
+    from episode.results.run_tables import run_row, run_table
     from episode.studies.demo import PICTURE, experiments, run_demo
 
     names = experiments(seed, rounds)
@@ -84,7 +84,7 @@ def demo(
         folder = Path("runs/demo" if usual else f"runs/demo-seed{seed}-rounds{rounds}")
     with _progress(quiet) as progress, stoppable(f"episode demo --folder {folder}") as stop:
         runs = run_demo(folder, seed, rounds, lambda name, e: _bar(progress, name, e, quiet), stop)
-    rows = run_rows(runs)
+    rows = [run_row(r) for r in runs]
     if as_json:
         out.print_json(data=strict(rows))
         return

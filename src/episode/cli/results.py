@@ -64,7 +64,8 @@ def sweep(
 
     Runs that have ended are skipped and interrupted runs are resumed, so the same command can be
     given again at any time. A run that diverges does not stop the others. The final table has
-    means and standard deviations over seeds; it is also written to files in the folder.
+    means and standard deviations over seeds; it is also written to files in the folder. To see
+    all settings that can be varied, use episode run --dry-run.
     """
     from episode.results.groups import group_runs
     from episode.results.run_tables import full_table, short_table
@@ -104,31 +105,27 @@ def compare(folders: RunFolders, as_json: AsJson = False) -> None:
 
     Runs that differ only in their seed share a row, with mean and standard deviation.
     """
-    from episode.results.groups import differing_keys, group_runs, settings_of, without_copies
+    from episode.results import groups
     from episode.results.run_tables import short_table
     from episode.results.store import find_runs
 
     runs = find_runs(folders)
-    groups = group_runs(runs)
-    _warn_of_copies(len(runs) - len(without_copies(runs)))
-    settings = [settings_of(run.config) for run in runs]
-    differing = differing_keys(settings)
+    configurations = groups.group_runs(runs)
+    _warn_of_copies(len(runs) - len(groups.without_copies(runs)))
+    settings = [groups.settings_of(run.config) for run in runs]
+    differing = groups.differing_keys(settings)
     if as_json:
         rows = [
-            {
-                "folder": str(run.folder),
-                "status": run.status,
-                "settings": {k: own.get(k) for k in differing},
-                "summary": run.summary,
-            }
+            {"folder": str(run.folder), "status": run.status,
+             "settings": {k: own.get(k) for k in differing}, "summary": run.summary}
             for run, own in zip(runs, settings, strict=True)
-        ]
+        ]  # fmt: skip
         out.print_json(data=strict(rows))
         return
-    out.print(short_table(groups))
+    out.print(short_table(configurations))
     if len(runs) > 1:
         out.print()
-        values = {key: [_short_value(s.get(key)) for s in settings] for key in differing}
+        values = {k: [groups.value_text(s.get(k), 40) for s in settings] for k in differing}
         out.print(_differences(runs, values) if values else "Their configs are the same.")
 
 
@@ -170,7 +167,8 @@ def watch(
     """Show a live table of runs until none of them is running any more.
 
     A run with the status "stopped" was interrupted: continue it with episode run FOLDER --resume.
-    If the output is not a terminal, the table is printed once.
+    The column ‖G‖, γ/η compares the norm of the mean gradient with the clipping threshold. If the
+    output is not a terminal, the table is printed once.
     """
     import time
 
@@ -209,16 +207,16 @@ def _list(experiments: Sequence[Experiment], as_json: bool) -> None:
 
 
 def _differences(runs: Sequence[StoredRun], values: dict[str, list[str]]) -> Table:
-    """Tabulate differing settings: a column for each of up to three runs, else one for all."""
+    """Tabulate differing settings, with a column for each run if there are up to three."""
     from episode.results.tables import Table
 
     if len(runs) > 3:
+        heads = ["setting", "values"]
         rows = [[key, ", ".join(dict.fromkeys(found))] for key, found in values.items()]
-        return Table("Differing settings", ["setting", "values"], rows, left=2)
-    # A long folder name ends with the id of the run, which is enough to recognize it.
-    names = [run.folder.name for run in runs]
-    heads = ["setting", *(n if len(n) <= 20 else f"…{n[-12:]}" for n in names)]
-    rows = [[key, *found] for key, found in values.items()]
+    else:  # a long folder name ends with the id of the run, which is enough to recognize it
+        names = [run.folder.name for run in runs]
+        heads = ["setting", *(n if len(n) <= 20 else f"…{n[-12:]}" for n in names)]
+        rows = [[key, *found] for key, found in values.items()]
     return Table("Differing settings", heads, rows, left=len(heads))
 
 
@@ -226,10 +224,3 @@ def _warn_of_copies(copies: int) -> None:
     if copies:
         are = "1 run is a copy of another" if copies == 1 else f"{copies} runs are copies of others"
         err.print(f"{are} (the same config and seed): each counts once.")
-
-
-def _short_value(value: object) -> str:
-    from episode.results.groups import value_text
-
-    text = value_text(value)
-    return text if len(text) <= 40 else text[:37] + "..."

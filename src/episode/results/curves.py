@@ -51,7 +51,7 @@ class Panel:
     y_limits: tuple[float, float] | None = None
 
 
-def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> list[Path]:
+def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> None:
     """Draw all panels into one figure, and write stem.png and stem.pdf."""
     # Imported here, and printed without `savefig`, which would draw everything twice.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -63,11 +63,8 @@ def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> list[Path]:
     agg.print_png(png, pil_kwargs={"compress_level": 3})
     vector: Any = FigureCanvasPdf(figure)
     vector.print_pdf(pdf, metadata={"CreationDate": None})
-    paths = []
     for suffix, image in ((".png", png), (".pdf", pdf)):
-        paths.append(stem.with_name(stem.name + suffix))
-        write_bytes(paths[-1], image.getvalue())
-    return paths
+        write_bytes(stem.with_name(stem.name + suffix), image.getvalue())
 
 
 def draw_runs(runs: Sequence[StoredRun], path: Path, title: str) -> None:

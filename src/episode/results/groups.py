@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,14 +34,11 @@ class Group:
 
     def status(self) -> str:
         """Return `finished`, or which runs did not finish, such as `1 diverged`."""
-        counts = {
-            s: sum(r.status == s for r in self.runs) for s in ("diverged", "failed", "pruned")
-        }
-        counts["not finished"] = sum(r.status == "running" for r in self.runs)
-        parts = [f"{n} {s}" for s, n in counts.items() if n]
-        if not parts:
-            return "finished"
-        return ", ".join(parts) if len(self.runs) > 1 else parts[0].partition(" ")[2]
+        found = Counter("not finished" if r.status == "running" else r.status for r in self.runs)
+        del found["finished"]
+        if len(self.runs) == 1:
+            return next(iter(found), "finished")
+        return ", ".join(f"{n} {status}" for status, n in sorted(found.items())) or "finished"
 
     def metric(self, name: str) -> Spread | None:
         """Return the final value of a metric over the finished runs, or None if none has it."""
@@ -167,11 +165,12 @@ def setting_text(key: str, value: Any) -> str:
     return f"{key.rpartition('.')[2]} {value_text(value)}"
 
 
-def value_text(value: Any) -> str:
+def value_text(value: Any, width: int = 1000) -> str:
     """Return the value of a setting as people read it; a dash if it is not set."""
     if value is None:
         return "–"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def metric_names(runs: Sequence[StoredRun]) -> list[str]:

@@ -42,20 +42,8 @@ def short_table(groups: Sequence[Group], title: str = "") -> Table:
     return Table(title, columns, rows, left=1 + len(keys))
 
 
-def run_rows(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
-    """Return one row of plain values for each run; None if a run has no such value."""
-    return [_run_row(run) for run in runs]
-
-
-def run_table(rows: Sequence[dict[str, Any]], title: str = "") -> Table:
-    """Tabulate what `run_rows` returned."""
-    short = {"exchanges": "exch.", "gradients": "grads"}  # to fit a terminal of 80 columns
-    columns = [short.get(column, column) for column in rows[0]]
-    cells = [[_cell(column, value) for column, value in row.items()] for row in rows]
-    return Table(title, columns, cells)
-
-
-def _run_row(run: StoredRun) -> dict[str, Any]:
+def run_row(run: StoredRun) -> dict[str, Any]:
+    """Return the final values of a run; None for those that it does not have."""
     summary = run.summary
     metrics = summary.get("metrics", {})
     return {
@@ -69,6 +57,14 @@ def _run_row(run: StoredRun) -> dict[str, Any]:
         "gradients": summary.get("gradients"),
         "seconds": summary.get("seconds"),
     }
+
+
+def run_table(rows: Sequence[dict[str, Any]], title: str = "") -> Table:
+    """Tabulate rows of `run_row`."""
+    short = {"exchanges": "exch.", "gradients": "grads"}  # to fit a terminal of 80 columns
+    columns = [short.get(column, column) for column in rows[0]]
+    cells = [[_cell(column, value) for column, value in row.items()] for row in rows]
+    return Table(title, columns, cells)
 
 
 def _cell(column: str, value: Any) -> str:
@@ -121,12 +117,8 @@ def _cost_cells(group: Group) -> list[str]:
     exchanges, up, down, gradients, seconds = _mean_costs(group)
     if exchanges is None or up is None or down is None:
         return ["–"] * 4
-    return [
-        f"{exchanges:,.0f}",
-        f"{(up + down) / 1e6:,.1f}",
-        f"{gradients:,.0f}",
-        f"{seconds:,.1f}",
-    ]
+    megabytes = (up + down) / 1e6
+    return [f"{exchanges:,.0f}", f"{megabytes:,.1f}", f"{gradients:,.0f}", f"{seconds:,.1f}"]
 
 
 def _mean_costs(group: Group) -> list[float | None]:

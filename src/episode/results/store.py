@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,12 +205,9 @@ def is_pruned(folder: Path) -> bool:
 
 def find_runs(folders: Sequence[Path]) -> list[StoredRun]:
     """Read all runs in these folders; a folder that is no run folder is searched."""
+    check_folders(folders)
     found: dict[Path, StoredRun] = {}
     for folder in folders:
-        if not folder.is_dir():
-            raise EpisodeError(
-                f"There is no folder {folder}: give the folder of a run or of a sweep."
-            )
         below = run_folders(folder)
         if not below:
             raise EpisodeError(
@@ -219,6 +216,13 @@ def find_runs(folders: Sequence[Path]) -> list[StoredRun]:
         for path in below:
             found.setdefault(path.resolve(), read_run(path))
     return list(found.values())
+
+
+def check_folders(folders: Sequence[Path]) -> None:
+    """Refuse folders that do not exist."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise EpisodeError(f"There is no folder {folder}: give the folder of a run or sweep.")
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -243,13 +247,13 @@ def dumps(values: Any, indent: int | None = None) -> str:
     try:
         return json.dumps(values, allow_nan=False, indent=indent)
     except ValueError:
-        return json.dumps(_encode(values), allow_nan=False, indent=indent)
+        return json.dumps(_map_values(values, _encode), allow_nan=False, indent=indent)
 
 
 def loads(text: str) -> Any:
     """Parse what `dumps` returned."""
     values = json.loads(text)
-    return _decode(values) if 'NaN"' in text or 'Infinity"' in text else values
+    return _map_values(values, _decode) if 'NaN"' in text or 'Infinity"' in text else values
 
 
 def _is_partition(values: Any) -> bool:
@@ -265,21 +269,20 @@ def _is_partition(values: Any) -> bool:
         return False
 
 
+def _map_values(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Apply `change` to every value in nested dicts and lists."""
+    if isinstance(value, dict):
+        return {k: _map_values(v, change) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_map_values(v, change) for v in value]
+    return change(value)
+
+
 def _encode(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {k: _encode(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_encode(v) for v in value]
     return value
 
 
 def _decode(value: Any) -> Any:
-    if isinstance(value, str):
-        return _NOT_FINITE.get(value, value)
-    if isinstance(value, dict):
-        return {k: _decode(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_decode(v) for v in value]
-    return value
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value

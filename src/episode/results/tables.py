@@ -73,14 +73,11 @@ class Table:
         csv.writer(text, lineterminator="\n").writerows([content.columns, *content.rows])
         return text.getvalue()
 
-    def write(self, stem: Path) -> list[Path]:
+    def write(self, stem: Path) -> None:
         """Write stem.md, stem.tex and stem.csv."""
         texts = {".md": self.markdown(), ".tex": self.latex(), ".csv": self.csv()}
-        paths = []
         for suffix, text in texts.items():
-            paths.append(stem.with_name(stem.name + suffix))
-            write_text(paths[-1], text)
-        return paths
+            write_text(stem.with_name(stem.name + suffix), text)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the table; on a narrow terminal words are wrapped, but numbers are not."""
@@ -93,12 +90,10 @@ class Table:
             title=self.title or None, title_justify="left", box=None, padding=(0, gap, 0, 0)
         )
         for i, head in enumerate(heads):
-            wraps = i < self.left and (i > 0 if only_words else not fits)
+            words = i < self.left
+            wraps = words and (i > 0 if only_words else not fits)
             table.add_column(
-                head,
-                no_wrap=not wraps,
-                overflow="fold",
-                justify="left" if i < self.left else "right",
+                head, no_wrap=not wraps, overflow="fold", justify="left" if words else "right"
             )
         for row in self.rows:
             table.add_row(*row)

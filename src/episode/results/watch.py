@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from episode.errors import EpisodeError
 from episode.results import store
 from episode.results.groups import LEADING_METRICS, describe_differences
 from episode.results.tables import Table, counted
 
 BARS = "▁▂▃▄▅▆▇█"
 SPARKLINE_WIDTH = 8
+SYNCHRONOUS = ("naive_parallel_clip", "parallel_sgd")
+"""Algorithms without local steps: they exchange after every step."""
 BETWEEN_TRIALS = 5.0
 """Seconds for which a study may hold no lock between two trials and still be active."""
 
@@ -68,15 +69,12 @@ class WatchedRun:
         return "pruned" if store.is_pruned(self.folder) else "stopped"
 
     def total_rounds(self) -> int:
-        """Return how many rounds the run will have; synchronous algorithms play I times as many."""
+        """Return how many rounds the run will have; without local steps, each step is a round."""
         budget = self.config.get("budget", {})
         rounds, steps = int(budget.get("rounds", 0)), int(budget.get("local_steps", 1))
         algorithm = self.config.get("algorithm", {})
-        synchronous = algorithm.get("correction") == "synchronous" or algorithm.get("name") in (
-            "naive_parallel_clip",
-            "parallel_sgd",
-        )
-        return rounds * steps if synchronous else rounds
+        is_synchronous = algorithm.get("correction") == "synchronous"
+        return rounds * steps if is_synchronous or algorithm.get("name") in SYNCHRONOUS else rounds
 
     def metric(self) -> str:
         """Return the name of the metric to show; empty if there is none."""
@@ -107,11 +105,7 @@ class Watcher:
     """All runs in some folders; new ones are found as they appear."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        for folder in folders:
-            if not folder.is_dir():
-                raise EpisodeError(
-                    f"There is no folder {folder}: give the folder of a run or of a sweep."
-                )
+        store.check_folders(folders)
         self._folders = list(folders)
         self._runs: dict[Path, WatchedRun] = {}
         self._last_active = -math.inf
@@ -146,7 +140,7 @@ class Watcher:
         title = counted(len(runs), "run") + (f", {waiting} waiting" if waiting > 0 else "")
         metrics = {run.metric() for run in runs} - {""}
         metric = metrics.pop() if len(metrics) == 1 else "metric"
-        columns = ["run", "status", "rounds", "loss", "", "‖G‖, γ/η", metric, "time"]
+        columns = ["run #seed", "status", "rounds", "loss", "", "‖G‖, γ/η", metric, "time"]
         descriptions = describe_differences([run.config for run in runs])
         rows = [run.row(words) for run, words in zip(runs, descriptions, strict=True)]
         return Table(title, columns, rows, left=2)

@@ -195,7 +195,7 @@ const draw = {
     const traces = [{ type: "heatmap", z: counts, x: labels, colorscale: "Cividis",
       y: clients.map((client) => (/^\d+$/.test(client) ? `client ${client}` : client)),
       colorbar: { title: { text: "examples" }, thickness: 12 },
-      texttemplate: fits ? "%{z}" : undefined,
+      text: counts.map((row) => row.map((n) => n || "")), texttemplate: fits ? "%{text}" : undefined,
       hovertemplate: "%{y}, label %{x}: %{z}<extra></extra>" }];
     const plan = layout("label", "");
     plan.xaxis.type = "category";
