@@ -45,8 +45,7 @@ def register(app: typer.Typer) -> None:
 
 def sweep(
     config: Annotated[
-        Path | None,
-        typer.Argument(help=r"TOML config; a table \[sweep] in it may list values to combine."),
+        Path | None, typer.Argument(help=r"TOML config; a \[sweep] table of lists is combined.")
     ] = None,
     over: Annotated[
         list[str] | None,

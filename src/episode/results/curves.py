@@ -125,6 +125,8 @@ def _legend_columns(labels: Sequence[str], width: float) -> int:
 
 def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
     """Draw one panel, and return the lines for the legend by their labels."""
+    from matplotlib.ticker import LogFormatter
+
     handles = {}
     for line in panel.lines:
         colour, style = STYLES.get(line.algorithm, OTHER)
@@ -149,6 +151,8 @@ def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
     for which, is_log in (("x", panel.log_x), ("y", panel.log_y)):
         if is_log:
             axis.set(**{f"{which}scale": "log"})
+            # "20" instead of "2 × 10¹", which would not fit beside the label.
+            getattr(axis, f"{which}axis").set_minor_formatter(LogFormatter())
         else:
             axis.locator_params(which, nbins=6, steps=(1, 2, 5, 10))
     if panel.y_limits:

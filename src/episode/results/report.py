@@ -100,6 +100,7 @@ def _page_data(
     runs: Sequence[StoredRun], groups: Sequence[Group], columns: PackedColumns
 ) -> dict[str, Any]:
     places = {id(run): i for i, run in enumerate(runs)}
+    styles = {g.label: STYLES.get(g.label, OTHER) for g in groups}
     return {
         "metrics": [n for n in metric_names(runs) if n != "loss"],
         "runs": [_run_data(run, columns) for run in runs],
@@ -112,7 +113,7 @@ def _page_data(
             }
             for g in groups
         ],
-        "styles": {g.label: _style(g.label) for g in groups},
+        "styles": {name: {"colour": c, "dash": DASHES[line]} for name, (c, line) in styles.items()},
         "partitions": [vars(p) for p in _partitions(runs)],
     }
 
@@ -140,11 +141,6 @@ def _partitions(runs: Sequence[StoredRun]) -> list[Partition]:
         if partition and partition not in found and len(found) < MOST_PARTITIONS:
             found.append(partition)
     return found
-
-
-def _style(label: str) -> dict[str, str]:
-    colour, line = STYLES.get(label, OTHER)
-    return {"colour": colour, "dash": DASHES[line]}
 
 
 def _group_name(group: Group) -> str:

@@ -64,7 +64,7 @@ def run_table(rows: Sequence[dict[str, Any]], title: str = "") -> Table:
     short = {"exchanges": "exch.", "gradients": "grads"}  # to fit a terminal of 80 columns
     columns = [short.get(column, column) for column in rows[0]]
     cells = [[_cell(column, value) for column, value in row.items()] for row in rows]
-    return Table(title, columns, cells)
+    return Table(title, columns, cells, gap=1)
 
 
 def _cell(column: str, value: Any) -> str:

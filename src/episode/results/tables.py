@@ -50,6 +50,8 @@ class Table:
     """Number of leading columns that hold words and are aligned left; the others hold numbers."""
     csv_data: CsvData | None = None
     """Contents of the CSV file if the cells themselves are rounded or have units."""
+    gap: int = 2
+    """Spaces between columns; a table that is too wide for the terminal has one."""
 
     def markdown(self) -> str:
         """Return the table in Markdown, without its title."""
@@ -81,7 +83,7 @@ class Table:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print the table; on a narrow terminal words are wrapped, but numbers are not."""
-        heads, gap = list(self.columns), 2
+        heads, gap = list(self.columns), self.gap
         only_words = self.left == len(self.columns)
         if not only_words and self._width(heads, gap) > options.max_width:
             heads, gap = [head.replace("_", "\n") for head in heads], 1
