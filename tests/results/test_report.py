@@ -1,4 +1,4 @@
-"""The report: what it holds, what it refuses, and how it behaves in a real browser."""
+"""The report: its contents, and the folders that it refuses."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_bad_folders_are_one_sentence_each(tmp_path: Path) -> None:
         ("rounds.jsonl", b'{"round": 0}\n\n', "damaged in line 1"),
     ],
 )
-def test_folders_of_other_programs_and_damaged_ones_are_told(
+def test_damaged_folders_and_those_of_other_programs_are_named(
     tmp_path: Path, file: str, content: bytes, message: str
 ) -> None:
     folder = make_run(tmp_path / "a")

@@ -1,4 +1,4 @@
-"""The report in a real browser: every control, to the digit; a phone, a keyboard, a printer."""
+"""The report in a browser: all controls and numbers, keyboard, phone and print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of runs: what they count, what a program reads of them, and how they fit a terminal."""
+"""Tables of runs: groups and copies, unrounded CSV, and narrow terminals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def accuracy(folder: Path) -> float:
     return float(summary["metrics"]["test_accuracy"])
 
 
-def test_a_copy_of_a_run_is_no_seed_more(tmp_path: Path) -> None:
+def test_a_copy_of_a_run_does_not_count_as_another_seed(tmp_path: Path) -> None:
     for seed in range(3):
         make_run(tmp_path / "a" / f"run-{seed}", seed=seed)
     make_run(tmp_path / "b" / "copy", seed=1)
@@ -44,20 +44,22 @@ def test_settings_that_do_not_decide_a_result_do_not_separate_runs(tmp_path: Pat
     assert [r.folder.name for r in group.runs] == ["0-1", "1-2"]  # 1-3 is a copy of 1-2
 
 
-def test_of_copies_the_finished_one_counts(tmp_path: Path) -> None:
+def test_of_several_copies_the_finished_one_counts(tmp_path: Path) -> None:
     make_run(tmp_path / "a", status="running")
     make_run(tmp_path / "b")
     assert [r.folder.name for r in without_copies(find_runs([tmp_path]))] == ["b"]
 
 
-def test_runs_made_in_python_may_differ_in_what_no_config_tells(tmp_path: Path) -> None:
+def test_runs_made_in_python_all_count_as_configs_do_not_describe_their_models(
+    tmp_path: Path,
+) -> None:
     for name in ("a", "b"):
         path = make_run(tmp_path / name) / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"made_by": "fit"}))
     assert len(without_copies(find_runs([tmp_path]))) == 2
 
 
-def test_a_sweep_json_of_somebody_else_is_no_plan(tmp_path: Path) -> None:
+def test_a_sweep_json_of_another_program_is_ignored(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     for text in ("[]", "{}", '{"runs": 3}', "no json"):
         (tmp_path / "sweep.json").write_text(text)
