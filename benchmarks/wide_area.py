@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from episode.results.plots import STYLES
+from episode.results.figures import STYLES
 from episode.results.store import read_rounds
 from wide_area_link import WideAreaLink, why_not
 

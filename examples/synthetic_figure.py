@@ -10,7 +10,7 @@ import matplotlib as mpl
 import torch
 
 from episode.paper.synthetic_runs import SyntheticGrid, synthetic
-from episode.results.plots import STYLES
+from episode.results.figures import STYLES
 from episode.tasks.synthetic import minimum
 
 mpl.use("Agg")

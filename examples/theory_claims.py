@@ -18,7 +18,7 @@ from episode.diagnosis.known_problems import relaxed_smooth
 from episode.engines.batched import Batched
 from episode.federation.rounds import Plan, Rounds, Telemetry
 from episode.federation.state import ServerState
-from episode.results.drawing import as_image, pyplot
+from episode.results.figures import as_image, new_figure
 from episode.results.store import write_bytes
 from episode.tasks.closed_form import ClosedForm
 from episode.tasks.relaxed_smooth import RelaxedSmooth, RelaxedSmoothTask
@@ -233,7 +233,8 @@ def draw(
     iterations: list[float], rounds: list[float], curves: dict[str, list[float]], path: Path
 ) -> None:
     """Draw speed-up, rounds against I and resilience, side by side."""
-    figure, axes = pyplot().subplots(1, 3, figsize=(14, 4.4), layout="constrained")
+    figure = new_figure(figsize=(14, 4.4), layout="constrained")
+    axes = figure.subplots(1, 3)
     blue, orange, grey = "#0072B2", "#E69F00", "#777777"
     axes[0].loglog(CLIENTS, iterations, "o-", color=blue, label="EPISODE")
     ideal = [iterations[0] / n for n in CLIENTS]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 def test_the_command_line_starts_without_torch_and_pictures_without_training() -> None:
     """Help must be quick, and results must be readable where nothing can train."""
-    for module in ("episode.cli.main", "episode.results.store", "episode.results.plots"):
+    for module in ("episode.cli.main", "episode.results.store", "episode.results.curves"):
         code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
         done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
         assert done.returncode == 0, module

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from made_runs import make_run
 from test_cli import episode
+
+from episode.runs.config import read_experiment
 
 
 @pytest.mark.slow
@@ -73,6 +77,19 @@ def test_recipes_are_listed_and_their_data_named(
     assert "did you mean 'glove'" in done.stderr
 
 
+def test_the_commands_of_a_dry_run_give_the_runs_of_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EPISODE_HOME", str(tmp_path / "home"))
+    done = episode("reproduce", "digits", "snli-time", "--dry-run", cwd=tmp_path)
+    commands = [shlex.split(line) for line in done.stdout.splitlines()]
+    assert len(commands) > 10
+    for words in commands:
+        assert words[:3] == ["episode", "run", "--folder"]
+        settings = [b for a, b in pairwise(words) if a == "--set"]
+        assert read_experiment(None, settings).name == Path(words[3]).name
+
+
 def test_folders_that_cannot_be_compared_are_one_sentence(tmp_path: Path) -> None:
     make_run(tmp_path / "a", task="digits")
     make_run(tmp_path / "b", task="snli")
@@ -81,7 +98,7 @@ def test_folders_that_cannot_be_compared_are_one_sentence(tmp_path: Path) -> Non
         assert "runs of different tasks (digits, snli)" in done.stderr
         (tmp_path / "none").mkdir(exist_ok=True)
         done = episode(command, "none", cwd=tmp_path, code=2)
-        assert "is not a run's folder and holds none" in done.stderr
+        assert "is not a run folder and contains none" in done.stderr
         assert done.stderr.count("\n") == 1
 
 

@@ -68,7 +68,7 @@ def test_diagnose_takes_a_task_and_a_runs_folder(tmp_path: Path) -> None:
         (["plan", "--from", "no.json"], "no.json cannot be read"),
         (["plan", "--from", "/dev/null"], "/dev/null is not a diagnosis: make one with"),
         (["plan", "--plot", "/proc/p.png"], "cannot be written"),
-        (["plan", "--plot", "p.gif"], "p.gif would be no picture"),
+        (["plan", "--plot", "p.gif"], "p.gif does not name a picture"),
         (["diagnose", "digits", "--html", "/proc/d.html"], "/proc/d.html cannot be written"),
         (["diagnose", "."], "so it is not a run's folder"),
         (["diagnose", "digit"], "did you mean 'digits'"),

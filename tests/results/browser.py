@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, where there is one."""
+"""A headless Chromium for tests, if one is installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLAGS = (
 
 @contextmanager
 def chromium(width: int = 1200, height: int = 900) -> Iterator[Any]:
-    """A driver of a browser with a profile of its own; skips the test where there is none."""
+    """Yield the driver of a browser with a new profile; skip the test if there is no browser."""
     browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not browser or not driver:
         pytest.skip("no browser: apt-get install chromium chromium-driver")

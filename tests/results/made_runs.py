@@ -75,6 +75,17 @@ def make_run(
     return folder
 
 
+def write_partition(folder: Path) -> dict[str, Any]:
+    """Store who has which labels, different for each seed, and return it."""
+    seed = json.loads((folder / "config.json").read_text())["seed"]
+    counts = np.random.default_rng(seed).integers(0, 100, (8, 10)).tolist()
+    clients, labels = [str(i) for i in range(8)], [str(i) for i in range(10)]
+    title = f"s = 0%, seed {seed}"
+    partition = {"title": title, "labels": labels, "clients": clients, "counts": counts}
+    (folder / "partition.json").write_text(json.dumps(partition))
+    return partition
+
+
 def some_runs(folder: Path) -> Path:
     """Five configurations: two over three seeds, one diverged, one not finished."""
     for algorithm in ("celgc", "episode"):

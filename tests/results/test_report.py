@@ -1,9 +1,10 @@
-"""The report: what it holds, what it refuses, and how it behaves in a real browser."""
+"""The report: its contents, and the folders that it refuses."""
 
 from __future__ import annotations
 
 import base64
 import gzip
+import html
 import json
 import re
 import struct
@@ -12,19 +13,16 @@ from typing import Any
 
 import pytest
 import torch
-from made_runs import make_run, some_runs
+from made_runs import make_run, some_runs, write_partition
 from torch.nn import functional as F
 
 from episode import fit
 from episode.errors import EpisodeError
-from episode.results.groups import grouped
-from episode.results.plotly_script import drawing_only, plotly_script
+from episode.results.groups import group_runs
 from episode.results.report import write_report
-from episode.results.store import find_runs, read_run
-from episode.results.text_tables import brief_sheet
-from episode.results.watch import Watch
-from episode.runs.config import Experiment, read_experiment
-from episode.runs.report_extras import command_of
+from episode.results.run_tables import short_table
+from episode.results.store import Partition, find_runs, read_partition, read_run
+from episode.results.watch import Watcher
 
 
 def packed(page: Path) -> dict[str, Any]:
@@ -37,7 +35,7 @@ def packed(page: Path) -> dict[str, Any]:
         return gzip.decompress(base64.b64decode(found[1]))
 
     data: dict[str, Any] = json.loads(unpack("data"))
-    blob = unpack("numbers")
+    blob = unpack("columns")
     numbers = struct.unpack(f"<{len(blob) // 8}d", blob)
     for run in data["runs"]:
         for table in ("columns", "metrics"):
@@ -47,7 +45,7 @@ def packed(page: Path) -> dict[str, Any]:
     return data
 
 
-def test_the_page_holds_every_figure_to_the_last_digit(tmp_path: Path) -> None:
+def test_the_page_holds_every_metric_to_the_last_digit(tmp_path: Path) -> None:
     runs = find_runs([some_runs(tmp_path / "runs")])
     write_report(runs, tmp_path / "r.html")
     data = packed(tmp_path / "r.html")
@@ -67,18 +65,6 @@ def test_the_page_asks_nothing_of_the_network(tmp_path: Path) -> None:
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']https?:", ours)
 
 
-def test_plotly_starts_only_what_is_drawn() -> None:
-    from plotly.offline import get_plotlyjs
-
-    whole = get_plotlyjs()
-    script = plotly_script()
-    (kinds,) = re.findall(r"\.register\(\[([^\]]*)\]\)", script)
-    assert len(kinds.split(",")) == 1
-    assert len(whole) - len(script) < 1000
-    for unknown in ("", "x.register([a(),b()])", whole + "y.register([a(),b()])"):
-        assert drawing_only(unknown, ("heatmap",)) == unknown
-
-
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     make_run(tmp_path / "runs" / "a<script>alert(1)<", "episode")
     write_report(find_runs([tmp_path / "runs"]), tmp_path / "r.html", title="<b>&")
@@ -93,7 +79,7 @@ def test_groups_take_the_mean_over_finished_seeds_only(tmp_path: Path) -> None:
         folder = make_run(tmp_path / f"{seed}", seed=seed)
         accuracies.append(read_run(folder).summary["metrics"]["test_accuracy"])
     make_run(tmp_path / "2", seed=2, status="diverged")
-    (group,) = grouped(find_runs([tmp_path]))
+    (group,) = group_runs(find_runs([tmp_path]))
     spread = group.metric("test_accuracy")
     assert spread is not None
     assert spread.mean == pytest.approx(sum(accuracies) / 2, rel=1e-15)
@@ -105,12 +91,12 @@ def test_bad_folders_are_one_sentence_each(tmp_path: Path) -> None:
     with pytest.raises(EpisodeError, match="There is no folder"):
         find_runs([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(EpisodeError, match="is not a run's folder and holds none"):
+    with pytest.raises(EpisodeError, match="is not a run folder and contains none"):
         find_runs([tmp_path / "empty"])
     make_run(tmp_path / "both" / "a", task="digits")
     make_run(tmp_path / "both" / "b", task="snli")
     with pytest.raises(EpisodeError, match=r"different tasks \(digits, snli\)"):
-        grouped(find_runs([tmp_path / "both"]))
+        group_runs(find_runs([tmp_path / "both"]))
     half = make_run(tmp_path / "half", status="running")
     (half / "config.json").write_text('{"seed": 0, "ta')
     with pytest.raises(EpisodeError, match=r"config\.json cannot be read"):
@@ -120,16 +106,16 @@ def test_bad_folders_are_one_sentence_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("config.json", b'{"model_type": "bert"}', "not a run's folder: its config.json has no"),
-        ("config.json", b"[1, 2]", "not a run's folder"),
-        ("config.json", b'{"task": "text-classification"}', "not a run's folder"),
-        ("config.json", b'{"task": {}, "algorithm": "ppo"}', "not a run's folder"),
-        ("summary.json", b"[]", "is no summary of ours"),
+        ("config.json", b'{"model_type": "bert"}', "not a run folder: its config.json has no"),
+        ("config.json", b"[1, 2]", "not a run folder"),
+        ("config.json", b'{"task": "text-classification"}', "not a run folder"),
+        ("config.json", b'{"task": {}, "algorithm": "ppo"}', "not a run folder"),
+        ("summary.json", b"[]", "is not the summary of a run"),
         ("rounds.jsonl", b"\xff\xfe\n{}\n", "damaged in line 1"),
         ("rounds.jsonl", b'{"round": 0}\n\n', "damaged in line 1"),
     ],
 )
-def test_folders_of_other_programs_and_damaged_ones_are_told(
+def test_damaged_folders_and_those_of_other_programs_are_named(
     tmp_path: Path, file: str, content: bytes, message: str
 ) -> None:
     folder = make_run(tmp_path / "a")
@@ -138,7 +124,7 @@ def test_folders_of_other_programs_and_damaged_ones_are_told(
         find_runs([tmp_path])
     if file != "summary.json":
         with pytest.raises(EpisodeError, match=message):
-            Watch([tmp_path]).look()
+            Watcher([tmp_path]).update()
 
 
 def test_a_run_without_rounds_yet_is_shown_as_not_finished(tmp_path: Path) -> None:
@@ -150,24 +136,50 @@ def test_a_run_without_rounds_yet_is_shown_as_not_finished(tmp_path: Path) -> No
     assert "b: not finished" in (tmp_path / "r.html").read_text()
 
 
+def test_partitions_are_read_from_the_folders_and_equal_ones_are_shown_once(tmp_path: Path) -> None:
+    for seed in range(20):
+        partition = write_partition(make_run(tmp_path / "runs" / f"{seed:02}", seed=seed))
+    write_partition(make_run(tmp_path / "runs" / "20", "celgc", seed=19))
+    make_run(tmp_path / "runs" / "21", "celgc", seed=18)  # without a partition
+    assert read_partition(tmp_path / "runs" / "20") == Partition(**partition)
+    assert read_partition(tmp_path / "runs" / "21") is None
+    write_report(find_runs([tmp_path / "runs"]), tmp_path / "r.html")
+    titles = [p["title"] for p in packed(tmp_path / "r.html")["partitions"]]
+    assert titles == [f"s = 0%, seed {seed}" for seed in range(12)]
+    write_report(
+        find_runs([tmp_path / "runs" / "20", tmp_path / "runs" / "19"]), tmp_path / "r.html"
+    )
+    assert packed(tmp_path / "r.html")["partitions"] == [partition]
+
+
 @pytest.mark.parametrize(
-    "overrides",
+    "content",
     [
-        ["algorithm=celgc", "schedule.eta=0.3", "seed=4"],
-        ["algorithm.correction=resampled", "algorithm.clipping=per_step", "task.similarity=30"],
-        ["task=snli", "task.scale=paper", "schedule.kind=constant", "schedule.milestones=[]"],
-        ["task=silos", "task.data=here", "task.hidden=8"],  # a setting without a default
+        "[]",
+        "{}",
+        '{"title": "t", "labels": ["a"], "clients": ["0"], "counts": [[1, 2]]}',
+        '{"title": "t", "labels": ["a"], "clients": ["0", "1"], "counts": [[1]]}',
+        '{"title": "t", "labels": ["a"], "clients": ["0"], "counts": [["x"]]}',
+        '{"title": "t", "labels": ["a"], "clients": ["0"], "counts": 3}',
+        '{"title": "t", "labels',
     ],
 )
-def test_the_command_to_repeat_a_run_gives_the_same_run(overrides: list[str]) -> None:
-    import shlex
+def test_a_damaged_partition_is_one_sentence(tmp_path: Path, content: str) -> None:
+    folder = make_run(tmp_path / "a")
+    (folder / "partition.json").write_text(content)
+    with pytest.raises(EpisodeError, match=r"partition\.json (is damaged|cannot be read)"):
+        write_report(find_runs([tmp_path]), tmp_path / "r.html")
 
-    experiment = read_experiment(None, overrides)
-    words = shlex.split(command_of({**experiment.to_dict(), "id": experiment.id}))
-    assert words[:2] == ["episode", "run"]
-    again = read_experiment(None, words[3::2])
-    assert isinstance(again, Experiment)
-    assert again.id == experiment.id
+
+def test_each_run_has_the_command_that_repeats_it(tmp_path: Path) -> None:
+    make_run(tmp_path / "my runs" / "a")
+    path = make_run(tmp_path / "my runs" / "b") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"made_by": "fit"}))
+    write_report(find_runs([tmp_path]), tmp_path / "r.html")
+    text = html.unescape((tmp_path / "r.html").read_text())
+    folder = tmp_path / "my runs" / "a"
+    assert f"episode run '{folder}' --folder '{folder}-again'" in text
+    assert "call episode.fit again" in text
 
 
 def test_runs_that_evaluate_nothing_are_compared_by_their_loss(tmp_path: Path) -> None:
@@ -179,6 +191,6 @@ def test_runs_that_evaluate_nothing_are_compared_by_their_loss(tmp_path: Path) -
             folder=tmp_path / algorithm,
         )  # fmt: skip
     runs = find_runs([tmp_path])
-    sheet = brief_sheet(grouped(runs))
-    losses = [row[sheet.columns.index("loss")] for row in sheet.rows]
+    table = short_table(group_runs(runs))
+    losses = [row[table.columns.index("loss")] for row in table.rows]
     assert losses == [f"{run.summary['loss']:.3f}" for run in runs]

@@ -1,4 +1,4 @@
-"""The report in a real browser: every control, to the digit; a phone, a keyboard, a printer."""
+"""The report in a browser: all controls and numbers, keyboard, phone and print."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from browser import chromium
-from made_runs import UNCLIPPED, make_run, some_runs
+from made_runs import UNCLIPPED, make_run, some_runs, write_partition
 
 from episode.results.report import write_report
 from episode.results.store import StoredRun, find_runs
-from episode.runs.report_extras import extras_of
 
 WAIT = 30.0
 
@@ -61,7 +60,7 @@ AXES: dict[str, Callable[[dict[str, Any]], float]] = {
     "bytes": lambda r: (r["bytes_up"] + r["bytes_down"]) / 1e6,
     "gradients": lambda r: r["gradients"], "seconds": lambda r: r["seconds"],
 }  # fmt: skip
-FIGURES = ("test_accuracy", "train_loss", "test_loss", "train_accuracy")
+METRICS = ("test_accuracy", "train_loss", "test_loss", "train_accuracy")
 
 
 @pytest.mark.slow
@@ -69,7 +68,8 @@ FIGURES = ("test_accuracy", "train_loss", "test_loss", "train_accuracy")
 def test_in_a_browser_every_control_changes_what_it_should(tmp_path: Path) -> None:
     runs = find_runs([some_runs(tmp_path / "runs")])
     page = tmp_path / "r.html"
-    write_report(runs, page, extras=extras_of(runs))
+    partitions = {r.config["seed"]: write_partition(r.folder) for r in runs}
+    write_report(runs, page)
     by_name = {r.folder.name: r for r in runs}
     with chromium() as browser:
         open_page(browser, page)
@@ -82,26 +82,27 @@ def test_in_a_browser_every_control_changes_what_it_should(tmp_path: Path) -> No
         check_curves(browser, by_name)
         check_scales_and_theme(browser)
         check_algorithms_and_filters(browser, by_name)
+        check_configurations(browser)
         check_targets(browser, by_name)
         check_clipping(browser, runs)
-        check_partitions(browser, runs)
+        check_partitions(browser, [partitions[seed] for seed in range(3)])
         check_keyboard(browser)
         check_phone_and_print(browser)
         assert browser.get_log("browser") == []
 
 
 def check_curves(browser: Any, by_name: dict[str, StoredRun]) -> None:
-    """Each axis and figure, to the digit; drift; means over seeds."""
+    """Each axis and metric, to the digit; drift; means over seeds."""
     choose(browser, "view", "each")
     for axis, read in AXES.items():
         choose(browser, "axis", axis)
-        for figure in FIGURES:
-            choose(browser, "metric", figure)
+        for metric in METRICS:
+            choose(browser, "metric", metric)
             curves = {t["meta"]: t for t in drawn(browser, "curves")}
             for name, run in by_name.items():
                 rounds = [r for r in run.rounds if "metrics" in r]
                 assert curves[name]["x"] == [read(r) for r in rounds]
-                assert curves[name]["y"] == [r["metrics"][figure] for r in rounds]
+                assert curves[name]["y"] == [r["metrics"][metric] for r in rounds]
         drift = {t["meta"]: t for t in drawn(browser, "drift")}
         for name, run in by_name.items():
             assert drift[name]["x"] == [read(r) for r in run.rounds]
@@ -175,13 +176,26 @@ def check_algorithms_and_filters(browser: Any, by_name: dict[str, StoredRun]) ->
     assert len(target_rows(browser)) == 5
 
 
+def check_configurations(browser: Any) -> None:
+    """Which line is which, as long as an algorithm has several configurations."""
+    listed = "return document.getElementById('configurations').innerText.trim().split('\\n')"
+    names = browser.execute_script(listed)
+    assert {"episode, local_steps 4", "episode, local_steps 8"} <= {n.strip() for n in names}
+    steps = '#filters select[data-key="budget.local_steps"]'
+    choose(browser, steps, "8")
+    hidden = "return document.getElementById('configurations').hidden"
+    assert browser.execute_script(hidden)
+    choose(browser, steps, "")
+    assert not browser.execute_script(hidden)
+
+
 def check_targets(browser: Any, by_name: dict[str, StoredRun]) -> None:
     """Cost to a target, against our own search, for every cost and both senses."""
     from selenium.webdriver.common.by import By
 
     senses = {"test_accuracy": ("at least", 0.6), "train_loss": ("at most", 1.0)}
-    for figure, (sense, target) in senses.items():
-        choose(browser, "target-metric", figure)
+    for metric, (sense, target) in senses.items():
+        choose(browser, "target-metric", metric)
         assert browser.find_element(By.ID, "target-sense").text == sense
         suggested = browser.find_element(By.ID, "target").get_attribute("value")
         assert suggested, "a target is suggested"
@@ -192,7 +206,7 @@ def check_targets(browser: Any, by_name: dict[str, StoredRun]) -> None:
         firsts = []
         for seed in range(3):
             for r in by_name[f"episode-{seed}"].rounds:
-                value = r["metrics"][figure]
+                value = r["metrics"][metric]
                 if value >= target if sense == "at least" else value <= target:
                     firsts.append(r)
                     break
@@ -233,22 +247,20 @@ def check_clipping(browser: Any, runs: Sequence[StoredRun]) -> None:
         assert first["x"] == [read(r) for r in runs[-1].rounds]
 
 
-def check_partitions(browser: Any, runs: Sequence[StoredRun]) -> None:
-    """Who has which labels, for every split."""
-    partitions = extras_of(runs).partitions
-    assert len(partitions) == 3, "one for each seed"
+def check_partitions(browser: Any, partitions: Sequence[dict[str, Any]]) -> None:
+    """Who has which labels, for every partition."""
     for place, partition in enumerate(partitions):
         choose(browser, "partition-choice", str(place))
         (heat,) = drawn(browser, "partition")
         kind = "return document.getElementById('partition')._fullData[0].type"
         assert browser.execute_script(kind) == "heatmap"
-        assert heat["z"] == partition.counts
-        assert heat["x"] == list(partition.labels)
-    assert partitions[0].counts != partitions[1].counts
+        assert heat["z"] == partition["counts"]
+        assert heat["x"] == partition["labels"]
+    assert partitions[0]["counts"] != partitions[1]["counts"]
 
 
 def check_keyboard(browser: Any) -> None:
-    """All controls are reached by Tab, and the plots have no button that sends figures away."""
+    """All controls are reached by Tab, and the plots have no button that sends metrics away."""
     from selenium.webdriver.common.keys import Keys
 
     reached = set()

@@ -1,4 +1,4 @@
-"""Tables of runs: what they count, what a program reads of them, and how they fit a terminal."""
+"""Tables of runs: groups and copies, unrounded CSV, and narrow terminals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from made_runs import make_run
 from rich.console import Console
 
-from episode.results.groups import grouped, once
+from episode.results.groups import group_runs, without_copies
+from episode.results.run_tables import full_table, short_table
 from episode.results.store import find_runs
-from episode.results.text_tables import brief_sheet, final_sheet
 
 
 def accuracy(folder: Path) -> float:
@@ -21,34 +21,45 @@ def accuracy(folder: Path) -> float:
     return float(summary["metrics"]["test_accuracy"])
 
 
-def test_a_copy_of_a_run_is_no_seed_more(tmp_path: Path) -> None:
+def test_a_copy_of_a_run_does_not_count_as_another_seed(tmp_path: Path) -> None:
     for seed in range(3):
         make_run(tmp_path / "a" / f"run-{seed}", seed=seed)
     make_run(tmp_path / "b" / "copy", seed=1)
     make_run(tmp_path / "b" / "other", seed=1, local_steps=4)
     runs = find_runs([tmp_path / "a", tmp_path / "b"])
     assert len(runs) == 5
-    assert [r.folder.name for r in once(runs)] == ["run-0", "run-1", "run-2", "other"]
-    three, one = grouped(runs)
+    assert [r.folder.name for r in without_copies(runs)] == ["run-0", "run-1", "run-2", "other"]
+    three, one = group_runs(runs)
     spread = three.metric("test_accuracy")
     assert spread is not None
     assert (len(three.runs), len(one.runs), spread.count) == (3, 1, 3)
 
 
-def test_of_copies_the_finished_one_counts(tmp_path: Path) -> None:
+def test_settings_that_do_not_decide_a_result_do_not_separate_runs(tmp_path: Path) -> None:
+    for seed, min_replies in ((0, 1), (1, 2), (1, 3)):
+        path = make_run(tmp_path / f"{seed}-{min_replies}", seed=seed) / "config.json"
+        engine = {"name": "flower", "min_replies": min_replies, "retries": min_replies}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"engine": engine}))
+    (group,) = group_runs(find_runs([tmp_path]))
+    assert [r.folder.name for r in group.runs] == ["0-1", "1-2"]  # 1-3 is a copy of 1-2
+
+
+def test_of_several_copies_the_finished_one_counts(tmp_path: Path) -> None:
     make_run(tmp_path / "a", status="running")
     make_run(tmp_path / "b")
-    assert [r.folder.name for r in once(find_runs([tmp_path]))] == ["b"]
+    assert [r.folder.name for r in without_copies(find_runs([tmp_path]))] == ["b"]
 
 
-def test_runs_made_in_python_may_differ_in_what_no_config_tells(tmp_path: Path) -> None:
+def test_runs_made_in_python_all_count_as_configs_do_not_describe_their_models(
+    tmp_path: Path,
+) -> None:
     for name in ("a", "b"):
         path = make_run(tmp_path / name) / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"made_by": "fit"}))
-    assert len(once(find_runs([tmp_path]))) == 2
+    assert len(without_copies(find_runs([tmp_path]))) == 2
 
 
-def test_a_sweep_json_of_somebody_else_is_no_plan(tmp_path: Path) -> None:
+def test_a_sweep_json_of_another_program_is_ignored(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     for text in ("[]", "{}", '{"runs": 3}', "no json"):
         (tmp_path / "sweep.json").write_text(text)
@@ -58,7 +69,7 @@ def test_a_sweep_json_of_somebody_else_is_no_plan(tmp_path: Path) -> None:
 def test_the_csv_has_one_value_per_cell_to_the_last_digit(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / str(seed), seed=seed, rounds=2000) for seed in range(3)]
     make_run(tmp_path / "lost", algorithm="fedavg", rounds=2000, status="diverged")
-    text = final_sheet(grouped(find_runs([tmp_path]))).csv()
+    text = full_table(group_runs(find_runs([tmp_path]))).csv()
     episode, fedavg = csv.DictReader(io.StringIO(text))
     values = [accuracy(f) for f in folders]
     assert float(episode["test_accuracy"]) == statistics.fmean(values)
@@ -67,19 +78,19 @@ def test_the_csv_has_one_value_per_cell_to_the_last_digit(tmp_path: Path) -> Non
     assert (fedavg["test_accuracy"], fedavg["status"]) == ("", "diverged")
 
 
-def test_on_a_narrow_terminal_words_are_folded_and_figures_are_whole(tmp_path: Path) -> None:
+def test_on_a_narrow_terminal_words_are_wrapped_and_metrics_are_whole(tmp_path: Path) -> None:
     for algorithm in ("naive_parallel_clip", "episode"):
         for steps in (4, 8):
             for seed in (0, 1):
                 name = f"{algorithm}-{steps}-{seed}"
                 make_run(tmp_path / name, algorithm=algorithm, seed=seed, local_steps=steps)
-    sheet = brief_sheet(grouped(find_runs([tmp_path])))
-    metrics = [cell for row in sheet.rows for cell in row[sheet.left :]]
+    table = short_table(group_runs(find_runs([tmp_path])))
+    metrics = [cell for row in table.rows for cell in row[table.left :]]
     for width in (70, 80, 200):
         console = Console(width=width, file=io.StringIO(), record=True)
-        console.print(sheet)
+        console.print(table)
         shown = console.export_text()
-        assert all(figure in shown for figure in metrics), shown
+        assert all(metric in shown for metric in metrics), shown
         assert "…" not in shown
         assert max(map(len, shown.splitlines())) <= width
         assert ("test_accuracy" in shown) is (width == 200)

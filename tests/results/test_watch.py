@@ -11,78 +11,84 @@ import pytest
 from made_runs import make_run
 
 from episode.errors import EpisodeError
-from episode.results.groups import told_apart
-from episode.results.watch import Follower, Watch, is_locked, sparkline
+from episode.results.groups import describe_differences
+from episode.results.watch import WatchedRun, Watcher, is_locked, sparkline
 from episode.runs.config import read_experiment
 from episode.runs.tensorboard import Tracker
 from episode.runs.trainer import job_of, train
 
 
-def test_a_follower_reads_what_was_added_and_waits_for_half_lines(tmp_path: Path) -> None:
+def test_an_update_reads_what_was_added_and_waits_for_half_lines(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "a", rounds=10, status="running")
     path = folder / "rounds.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:4]) + lines[4][:20])
-    follower = Follower(folder)
-    follower.look()
-    assert follower.last["round"] == 3
+    run = WatchedRun(folder)
+    run.update()
+    assert run.last["round"] == 3
     path.write_text("".join(lines))
-    follower.look()
-    assert follower.last["round"] == 9
-    assert len(follower.losses) == 10
+    run.update()
+    assert run.last["round"] == 9
+    assert len(run.losses) == 10
     path.write_text("".join(lines[:2]))  # it was killed, and goes on from a checkpoint
-    follower.look()
-    assert follower.last["round"] == 1
-    assert len(follower.losses) == 2
+    run.update()
+    assert run.last["round"] == 1
+    assert len(run.losses) == 2
 
 
-def test_running_stopped_and_ended_are_told_apart(tmp_path: Path) -> None:
+def test_running_stopped_and_ended_runs_have_different_statuses(tmp_path: Path) -> None:
     make_run(tmp_path / "done", status="diverged")
     going = make_run(tmp_path / "going", seed=1, status="running")
     make_run(tmp_path / "left", seed=2, status="running")
-    watch = Watch([tmp_path])
+    watcher = Watcher([tmp_path])
     with (going / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert is_locked(going / ".lock")
-        statuses = {f.folder.name: f.status for f in watch.look()}
+        statuses = {f.folder.name: f.status for f in watcher.update()}
         assert statuses == {"done": "diverged", "going": "running", "left": "stopped"}
-        assert watch.at_work()
+        assert watcher.is_active()
     assert not is_locked(going / ".lock")
-    assert not watch.at_work()
-    assert watch.table().row_count == 3
+    assert not watcher.is_active()
+    assert len(watcher.table().rows) == 3
     with pytest.raises(EpisodeError, match="There is no folder"):
-        Watch([tmp_path / "nowhere"])
+        Watcher([tmp_path / "nowhere"])
 
 
-def test_a_study_between_two_trials_is_at_work(
+def test_a_study_between_two_trials_is_active(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(tmp_path / "runs" / "a")
     (tmp_path / "locks").mkdir()
-    watch = Watch([tmp_path])
-    watch.look()
+    watcher = Watcher([tmp_path])
+    watcher.update()
     with (tmp_path / "locks" / "trial-0").open("w") as lock:
-        assert not watch.at_work()
+        assert not watcher.is_active()
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert watch.at_work()
-    assert watch.at_work()
-    monkeypatch.setattr("episode.results.watch.PATIENCE", 0.0)
-    assert not watch.at_work()
+        assert watcher.is_active()
+    assert watcher.is_active()
+    monkeypatch.setattr("episode.results.watch.BETWEEN_TRIALS", 0.0)
+    assert not watcher.is_active()
 
 
-def test_runs_are_named_by_what_they_have_of_their_own() -> None:
+def test_runs_are_described_by_the_settings_in_which_they_differ() -> None:
     def config(task: str = "snli", similarity: float = 30.0, **budget: int) -> dict[str, Any]:
         algorithm = {"name": "celgc" if similarity else "episode"}
         record = {"evaluate_every": budget.get("local_steps", 1)}
         values = {"name": task, "similarity": similarity}
         return {"task": values, "algorithm": algorithm, "budget": budget, "record": record}
 
-    assert told_apart([config(), config(similarity=0.0)]) == ["similarity 30", "similarity 0"]
+    assert describe_differences([config(), config(similarity=0.0)]) == [
+        "similarity 30",
+        "similarity 0",
+    ]
     by_steps = [config(local_steps=4, rounds=8), config(local_steps=8, rounds=4)]
-    assert told_apart(by_steps) == ["local_steps 4", "local_steps 8"]
-    assert told_apart([config(rounds=4), config(rounds=8)]) == ["rounds 4", "rounds 8"]
-    assert told_apart([*by_steps, config("digits")])[1:] == ["snli, local_steps 8", "digits"]
-    assert told_apart([config(), config()]) == ["", ""]
+    assert describe_differences(by_steps) == ["local_steps 4", "local_steps 8"]
+    assert describe_differences([config(rounds=4), config(rounds=8)]) == ["rounds 4", "rounds 8"]
+    assert describe_differences([*by_steps, config("digits")])[1:] == [
+        "snli, local_steps 8",
+        "digits",
+    ]
+    assert describe_differences([config(), config()]) == ["", ""]
 
 
 def test_a_sparkline_falls_with_its_values() -> None:

@@ -17,7 +17,7 @@ from killing import kill_when
 
 from episode.errors import EpisodeError
 from episode.results.store import find_runs
-from episode.results.watch import Watch
+from episode.results.watch import Watcher
 from episode.runs.config import Experiment, read_experiment
 from episode.studies.search_space import (
     PAPER,
@@ -198,7 +198,7 @@ def test_pruning_stops_trials_that_fall_behind(tmp_path: Path) -> None:
     assert pruned.isdisjoint({trials[0].point["schedule.eta"]})
     told = {r.config["schedule"]["eta"] for r in find_runs([tmp_path]) if r.status == "pruned"}
     assert told == pruned
-    watched = [f.status for f in Watch([tmp_path]).look()]
+    watched = [f.status for f in Watcher([tmp_path]).update()]
     assert (watched.count("pruned"), watched.count("stopped")) == (len(pruned), 0)
 
 

@@ -118,7 +118,7 @@ def partition(
 ) -> None:
     """Show who has which labels: a table, and a picture of clients by labels."""
     from episode.data.partition import count_labels
-    from episode.results.plots import draw_partition
+    from episode.results.partition_figure import draw_partition
     from episode.runs.config import read_experiment
 
     given = {"similarity": similarity, "num_clients": clients, "data": data}

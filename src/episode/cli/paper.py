@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -33,7 +35,6 @@ class Scales(StrEnum):
 
 
 def reproduce(
-    context: typer.Context,
     recipes: Annotated[
         list[str] | None, typer.Argument(help="Names of recipes; without any, they are listed.")
     ] = None,
@@ -71,14 +72,8 @@ def reproduce(
     numbers, and the paper's claims, each marked holds, does not hold, or not testable at this
     scale. Runs that are there already are used; torchrun -m episode reproduce spreads clients.
     """
-    from episode.results.painter import painter
-
-    draws = bool(recipes or everything) and not dry_run and speaks()
-    draw = context.with_resource(painter()) if draws else None  # it starts while torch does
-
     from episode.paper import RECIPES, Kitchen, Served, index, recipe, serve
     from episode.paper.tuning import with_studies
-    from episode.runs.report_extras import command_of
 
     chosen = list(RECIPES.values()) if everything else [recipe(n) for n in recipes or []]
     if not chosen:
@@ -104,9 +99,7 @@ def reproduce(
         _refuse(chosen, {"--set": settings, "--seeds": seeds > 1, "--tune": tune, "--jobs": jobs})
     if dry_run:
         for experiment in wanted.values():
-            target = kitchen.runs / experiment.name
-            words = f"{command_of(experiment.to_dict())} --folder {target} --resume"
-            out.print(words, markup=False)
+            out.print(_command(experiment, kitchen.runs / experiment.name), markup=False)
         for name in (r.name for r in able if not r.experiments(kitchen)):
             err.print(f"{name} needs no runs: it is computed by the command itself.", markup=False)
         for name in (r.name for r in chosen if r not in able):
@@ -114,11 +107,10 @@ def reproduce(
     else:
         if wanted:
             _play(list(wanted.values()), kitchen.runs, jobs, quiet)
-        if draw is None:
+        if not speaks():
             return
         served = [
-            serve(r, kitchen, draw) if r in able else Served(r, missing=missing[r.name])
-            for r in chosen
+            serve(r, kitchen) if r in able else Served(r, missing=missing[r.name]) for r in chosen
         ]
         index(kitchen, served)
         _print_served(kitchen.folder, served, as_json)
@@ -152,6 +144,17 @@ def _play(experiments: list[Experiment], folder: Path, jobs: int | None, quiet: 
     failed = [f"{o.name}: {o.reason}" for o in outcomes if o.status == "failed"]
     if failed and speaks():
         raise ClientError(f"{len(failed)} of {len(outcomes)} runs failed, such as {failed[0]}")
+
+
+def _command(experiment: Experiment, folder: Path) -> str:
+    """Return the command that plays this experiment, with all of its settings."""
+    from episode.results.groups import settings_of
+
+    words = ["episode", "run", "--folder", str(folder), "--resume"]
+    for key, value in settings_of(experiment.to_dict()).items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        words += ["--set", f"{key}={text}"]
+    return shlex.join(words)
 
 
 def _print_served(folder: Path, served: Sequence[Served], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The command line's experiments: `sweep`, `compare`, `report`, `watch`."""
+"""Commands about many runs: `sweep`, `compare`, `report` and `watch`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,21 +16,26 @@ from episode.cli.terminal import AsJson, Quiet, err, out, speaks, stoppable, str
 from episode.errors import EpisodeError
 
 if TYPE_CHECKING:
+    from episode.results.store import StoredRun
+    from episode.results.tables import Table
     from episode.runs.config import Experiment
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override a value, section.key=value; may be repeated."),
+    typer.Option("--set", help="Set a value of the config: section.key=value; may be repeated."),
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, help="Runs at once.", show_default="one per core"),
+    typer.Option(min=1, help="Number of runs at the same time.", show_default="one per core"),
 ]
-Track = Annotated[bool, typer.Option(help="Write TensorBoard events into each run's folder.")]
+Track = Annotated[bool, typer.Option(help="Write TensorBoard events into each run folder.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(help="Run folders, or folders that contain some, such as a sweep.")
+]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds these commands to the command line."""
+    """Add these commands to the command line."""
     example = "Example: episode sweep --over algorithm=celgc,episode --over seed=0..2"
     app.command(epilog=example)(sweep)
     app.command(epilog="Example: episode compare runs/demo/celgc runs/demo/episode")(compare)
@@ -40,28 +45,31 @@ def register(app: typer.Typer) -> None:
 
 def sweep(
     config: Annotated[
-        Path | None, typer.Argument(help=r"A TOML file; it may hold a \[sweep] table of lists.")
+        Path | None, typer.Argument(help=r"TOML config; a \[sweep] table of lists is combined.")
     ] = None,
     over: Annotated[
         list[str] | None,
-        typer.Option(help="A setting and its values: key=a,b,c or seed=0..4; may be repeated."),
+        typer.Option(help="Setting to vary: key=a,b,c or key=0..4; may be repeated."),
     ] = None,
     settings: Settings = None,
-    folder: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("runs/sweep"),
+    folder: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/sweep"),
     jobs: Jobs = None,
     track: Track = False,
-    dry_run: Annotated[bool, typer.Option(help="List the runs, run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="List the runs without starting them.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a product of settings: algorithms x I x s x seeds, and whatever else a config has.
+    """Run every combination of some settings, such as algorithms and seeds.
 
-    Runs that have ended are skipped, those that were stopped go on, and a diverged one is a
-    result. At the end: one table with means and spreads over seeds, also as files in the folder.
+    Runs that have ended are skipped and interrupted runs are resumed, so the same command can be
+    given again at any time. A run that diverges does not stop the others. The final table has
+    means and standard deviations over seeds; it is also written to files in the folder. To see
+    all settings that can be varied, use episode run --dry-run.
     """
-    from episode.results.groups import grouped
+    from episode.results.groups import group_runs
+    from episode.results.run_tables import full_table, short_table
     from episode.results.store import CONFIG, read_run
-    from episode.results.text_tables import brief_sheet, counted, final_sheet
+    from episode.results.tables import counted
     from episode.studies.grid import read_grid
     from episode.studies.sweep import Orders
     from episode.studies.sweep import sweep as play
@@ -70,19 +78,19 @@ def sweep(
     if dry_run:
         _list(experiments, as_json)
         return
-    hushed = quiet or not speaks()
-    with stoppable(command_line()) as stop, SweepDisplay(len(experiments), hushed) as display:
+    silent = quiet or not speaks()
+    with stoppable(command_line()) as stop, SweepDisplay(len(experiments), silent) as display:
         orders = Orders(folder, jobs, track and speaks(), stop, axes if speaks() else None)
         outcomes = play(experiments, orders, display)
     if not speaks():
         return
-    places = [folder / e.name for e in experiments]
-    groups = grouped([read_run(p) for p in places if (p / CONFIG).is_file()])  # not: died at once
-    final_sheet(groups).write(folder / "table")
+    started = [folder / e.name for e in experiments if (folder / e.name / CONFIG).is_file()]
+    groups = group_runs([read_run(path) for path in started])
+    full_table(groups).write(folder / "table")
     if as_json:
         out.print_json(data=strict({"folder": str(folder), "runs": [vars(o) for o in outcomes]}))
     else:
-        out.print(brief_sheet(groups, f"{counted(len(experiments), 'run')} in {folder}"))
+        out.print(short_table(groups, f"{counted(len(experiments), 'run')} in {folder}"))
         out.print(f"Table: {folder}/table.md, .tex, .csv   Report: episode report {folder}")
     failed = [o for o in outcomes if o.status == "failed"]
     for outcome in failed:
@@ -91,138 +99,127 @@ def sweep(
         raise typer.Exit(1)
 
 
-def compare(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
-    as_json: AsJson = False,
-) -> None:
-    """Compare runs: a table, and what differs in their configs."""
-    from episode.results.groups import differing_keys, grouped, once, settings_of
+def compare(folders: RunFolders, as_json: AsJson = False) -> None:
+    """Print a table of runs, and the settings in which they differ.
+
+    Runs that differ only in their seed share a row, with mean and standard deviation.
+    """
+    from episode.results import groups
+    from episode.results.run_tables import short_table
     from episode.results.store import find_runs
-    from episode.results.text_tables import Sheet, brief_sheet
 
     runs = find_runs(folders)
-    groups = grouped(runs)
-    if copies := len(runs) - len(once(runs)):
-        err.print(_left_out(copies))
-    settings = [settings_of(run.config) for run in runs]
-    differing = differing_keys(settings)
+    configurations = groups.group_runs(runs)
+    _warn_of_copies(len(runs) - len(groups.without_copies(runs)))
+    settings = [groups.settings_of(run.config) for run in runs]
+    differing = groups.differing_keys(settings)
     if as_json:
-        rows: list[dict[str, Any]] = [
-            {
-                "folder": str(run.folder),
-                "status": run.status,
-                "settings": {k: s.get(k) for k in differing},
-                "summary": run.summary,
-            }
-            for run, s in zip(runs, settings, strict=True)
-        ]
+        rows = [
+            {"folder": str(run.folder), "status": run.status,
+             "settings": {k: own.get(k) for k in differing}, "summary": run.summary}
+            for run, own in zip(runs, settings, strict=True)
+        ]  # fmt: skip
         out.print_json(data=strict(rows))
         return
-    out.print(brief_sheet(groups))
-    if len(runs) == 1:
-        return
-    out.print()
-    if not differing:
-        out.print("Their configs are the same.")
-        return
-    if len(runs) > 3:
-        values = [
-            [k, ", ".join(dict.fromkeys(_short(s.get(k)) for s in settings))] for k in differing
-        ]
-        out.print(Sheet("What differs", ["setting", "values"], values, left=2))
-        return
-    rows_ = [[k, *(_short(s.get(k)) for s in settings)] for k in differing]
-    # A long name ends with the run's id, which tells it from the others.
-    names = [run.folder.name for run in runs]
-    heads = ["setting", *(n if len(n) <= 20 else f"…{n[-12:]}" for n in names)]
-    out.print(Sheet("What differs", heads, rows_, left=len(heads)))
+    out.print(short_table(configurations))
+    if len(runs) > 1:
+        out.print()
+        values = {k: [groups.value_text(s.get(k), 40) for s in settings] for k in differing}
+        out.print(_differences(runs, values) if values else "Their configs are the same.")
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some.")],
+    folders: RunFolders,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="The file to write.", show_default="report.html in the folder"
+            "--output", "-o", help="File to write.", show_default="report.html in the folder"
         ),
     ] = None,
-    title: Annotated[str, typer.Option(help="What stands at the top.")] = "",
+    title: Annotated[str, typer.Option(help="Title of the report.")] = "",
 ) -> None:
-    """Write one HTML file about runs: opens offline, with every figure in it.
+    """Write one HTML file about runs, which opens in any browser, also offline.
 
-    Curves by rounds, exchanges, bytes, gradients and seconds; cost to a target; clipping; drift;
-    who has which labels; the final table over seeds; and the commands that repeat each run.
+    It shows final metrics over seeds, curves against rounds, exchanges, bytes, gradients or
+    seconds, the cost to reach a target, clipping, drift, who has which labels, and how to repeat
+    each run.
     """
-    from episode.results.groups import once
-    from episode.results.report import write_report
+    from episode.results.groups import without_copies
+    from episode.results.report import default_path, write_report
     from episode.results.store import find_runs
-    from episode.results.text_tables import counted
-    from episode.runs.report_extras import extras_of, report_path
+    from episode.results.tables import counted
 
     found = find_runs(folders)
-    runs = once(found)
-    if copies := len(found) - len(runs):
-        err.print(_left_out(copies))
-    path = output or report_path(folders)
-    write_report(runs, path, title, extras_of(runs))
-    out.print(
-        f"{path}   ({path.stat().st_size / 1e6:.1f} MB, {counted(len(runs), 'run')})", markup=False
-    )
+    runs = without_copies(found)
+    _warn_of_copies(len(found) - len(runs))
+    path = output or default_path(folders)
+    write_report(runs, path, title)
+    megabytes = path.stat().st_size / 1e6
+    out.print(f"{path}   ({megabytes:.1f} MB, {counted(len(runs), 'run')})", markup=False)
 
 
 def watch(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs, sweeps or studies.")],
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option(help="Look once.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")] = 1.0,
+    once: Annotated[bool, typer.Option(help="Print the table once and exit.")] = False,
 ) -> None:
-    """Watch runs as they go; ends when nobody is at work on them any more.
+    """Show a live table of runs until none of them is running any more.
 
-    A run that is neither finished nor at work was stopped: it goes on with --resume. Where the
-    output is no terminal, it looks once.
+    A run with the status "stopped" was interrupted: continue it with episode run FOLDER --resume.
+    The column ‖G‖, γ/η compares the norm of the mean gradient with the clipping threshold. If the
+    output is not a terminal, the table is printed once.
     """
     import time
 
     from rich.live import Live
 
-    from episode.results.watch import Watch
+    from episode.results.watch import Watcher
 
-    watched = Watch(folders)
-    if not watched.look() and not watched.at_work():
-        raise EpisodeError(f"{folders[0]} holds no runs yet: start one, or give another folder.")
+    watcher = Watcher(folders)
+    if not watcher.update() and not watcher.is_active():
+        raise EpisodeError(f"{folders[0]} contains no runs: start one, or give another folder.")
     if once or not out.is_terminal:
-        out.print(watched.table())
+        out.print(watcher.table())
         return
-    with contextlib.suppress(KeyboardInterrupt), Live(watched.table(), console=out) as live:
-        while watched.at_work():
+    with contextlib.suppress(KeyboardInterrupt), Live(watcher.table(), console=out) as live:
+        while watcher.is_active():
             time.sleep(every)
-            live.update(watched.table())
+            live.update(watcher.table())
+
+
+def command_line() -> str:
+    """Return the command that the user typed."""
+    return shlex.join(["episode", *sys.argv[1:]])
 
 
 def _list(experiments: Sequence[Experiment], as_json: bool) -> None:
-    """The runs of a sweep: their names, and what tells them apart."""
-    from episode.results.groups import told_apart
-    from episode.results.text_tables import Sheet
+    """Print the names of a sweep's runs, and the settings in which they differ."""
+    from episode.results.groups import describe_differences
+    from episode.results.tables import Table
 
     if as_json:
         out.print_json(data=[e.name for e in experiments])
         return
-    own = told_apart([e.to_dict() for e in experiments])
-    rows = [[e.name, str(e.seed), text] for e, text in zip(experiments, own, strict=True)]
-    out.print(Sheet("", ["run", "seed", "settings of its own"], rows, left=3))
+    descriptions = describe_differences([e.to_dict() for e in experiments])
+    rows = [[e.name, str(e.seed), text] for e, text in zip(experiments, descriptions, strict=True)]
+    out.print(Table("", ["run", "seed", "differing settings"], rows, left=3))
 
 
-def _left_out(copies: int) -> str:
-    are = "1 run is a copy of another" if copies == 1 else f"{copies} runs are copies of others"
-    return f"{are} (the same config and seed): each counts once."
+def _differences(runs: Sequence[StoredRun], values: dict[str, list[str]]) -> Table:
+    """Tabulate differing settings, with a column for each run if there are up to three."""
+    from episode.results.tables import Table
+
+    if len(runs) > 3:
+        heads = ["setting", "values"]
+        rows = [[key, ", ".join(dict.fromkeys(found))] for key, found in values.items()]
+    else:  # a long folder name ends with the id of the run, which is enough to recognize it
+        names = [run.folder.name for run in runs]
+        heads = ["setting", *(n if len(n) <= 20 else f"…{n[-12:]}" for n in names)]
+        rows = [[key, *found] for key, found in values.items()]
+    return Table("Differing settings", heads, rows, left=len(heads))
 
 
-def command_line() -> str:
-    """What the user typed, to be typed again."""
-    return shlex.join(["episode", *sys.argv[1:]])
-
-
-def _short(value: Any) -> str:
-    from episode.results.groups import plain
-
-    text = "–" if value is None else plain(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+def _warn_of_copies(copies: int) -> None:
+    if copies:
+        are = "1 run is a copy of another" if copies == 1 else f"{copies} runs are copies of others"
+        err.print(f"{are} (the same config and seed): each counts once.")

@@ -46,7 +46,7 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Compare all algorithms on one task, in a table and a picture (about a minute)."""
-    from episode.results.tables import as_table, comparison
+    from episode.results.run_tables import run_row, run_table
     from episode.studies.demo import PICTURE, experiments, run_demo
 
     names = experiments(seed, rounds)
@@ -55,11 +55,11 @@ def demo(
         folder = Path("runs/demo" if usual else f"runs/demo-seed{seed}-rounds{rounds}")
     with RunProgress(quiet) as progress, stoppable(f"episode demo --folder {folder}") as stop:
         runs = run_demo(folder, seed, rounds, progress.bar, stop)
-    rows = comparison(runs)
+    rows = [run_row(r) for r in runs]
     if as_json:
         out.print_json(data=strict(rows))
         return
-    out.print(as_table(rows, f"{len(names)} algorithms, one budget: digits, labels sorted"))
+    out.print(run_table(rows, f"{len(names)} algorithms, one budget: digits, labels sorted"))
     out.print()
     out.print(_conclusion({row["algorithm"]: row for row in rows}))
     out.print(f"Curves: {folder / PICTURE}   Runs: {folder}/<algorithm>/rounds.jsonl")

@@ -70,7 +70,7 @@ def tune(
     goes on, and more processes join in: start the same command again.
     """
     from episode.engines.rendezvous import under_torchrun
-    from episode.results.text_tables import counted
+    from episode.results.tables import counted
     from episode.studies.search_space import paper_protocol, parse_space
     from episode.studies.study import Study
     from episode.studies.tune import Tuner
@@ -163,7 +163,7 @@ def _shown(value: Any) -> str:
 
 
 def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> None:
-    from episode.results.text_tables import Data, Sheet, counted
+    from episode.results.tables import CsvData, Table, counted
 
     metric, _ = study.judged_by()
     given = [k for k in ("eta", "gamma") if f"schedule.{k}" not in study.space]
@@ -176,9 +176,9 @@ def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> 
     ]
     rows = [[*map(_shown, row[:-2]), _figure(row[-2]), row[-1]] for row in data]
     title = f"{label}: {counted(len(trials), 'trial')}, the best first"
-    sheet = Sheet(title, columns, rows, left=0, data=Data(columns, data))
-    out.print(sheet)
-    sheet.write(study.folder / "trials")
+    table = Table(title, columns, rows, left=0, csv_data=CsvData(columns, data))
+    out.print(table)
+    table.write(study.folder / "trials")
     if not trials or trials[0].status != "complete":
         out.print("No trial came to an end with a figure: search elsewhere.")
         return

@@ -111,7 +111,7 @@ def plan(
     scenario = Scenario(constants, epsilon, clients, local_steps, smoothness)
     own = None if eta is None or gamma is None else made.check(eta, gamma)
     if plot:
-        from episode.results.drawing import check_target
+        from episode.results.figures import check_target
         from episode.theory.plan_figure import draw_plan
 
         check_target(plot, ".png", ".svg")
@@ -163,11 +163,11 @@ def diagnose(
     """
     from episode.diagnosis.options import DiagnosisOptions
     from episode.diagnosis.target import read_target
-    from episode.results.drawing import check_target, pyplot
+    from episode.results.figures import check_target, new_figure
 
     options = DiagnosisOptions(steps=steps, points=points, batches=batches, rehearsal=rehearsal)
     if html:  # fail now rather than after a minute of measuring
-        pyplot()
+        new_figure()
         check_target(html)
     target = read_target(what, settings or [])
     observe = (lambda _: None) if quiet else (lambda text: err.print(f"{text} ...", markup=False))

@@ -9,7 +9,7 @@ import numpy as np
 
 from episode.diagnosis.diagnose import Diagnosis
 from episode.diagnosis.short_runs import CLIPPED, PLAIN
-from episode.results.drawing import as_image, pyplot
+from episode.results.figures import as_image, new_figure
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#777777"
 
@@ -18,7 +18,8 @@ def draw(d: Diagnosis, kind: str = "svg") -> dict[str, bytes]:
     """Return each figure by its title, as SVG or PNG."""
     made = {}
     for name, panel in PANELS.items():
-        figure, axis = pyplot().subplots(figsize=(6.4, 4.2), layout="constrained")
+        figure = new_figure(figsize=(6.4, 4.2), layout="constrained")
+        axis = figure.subplots()
         panel(axis, d)
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)

@@ -19,10 +19,9 @@ from episode.paper.recipe import Claim, Dish, Kitchen, Recipe, Scale
 from episode.paper.snli import SnliAblation, SnliEffects
 from episode.paper.snli_time import SnliTime
 from episode.paper.synthetic import Synthetic
-from episode.results.figures import draw_panels
-from episode.results.painter import Draw
+from episode.results.curves import draw_panels
 from episode.results.store import dumps, write_text
-from episode.results.text_tables import Sheet
+from episode.results.tables import Table
 
 __all__ = ["RECIPES", "Claim", "Kitchen", "Recipe", "Scale", "Served", "index", "recipe", "serve"]
 
@@ -56,12 +55,12 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def serve(chosen: Recipe, kitchen: Kitchen, draw: Draw = draw_panels) -> Served:
+def serve(chosen: Recipe, kitchen: Kitchen) -> Served:
     """Writes the recipe's figures, tables and claims, whose runs are there."""
     dish = chosen.serve(kitchen)
     folder = kitchen.folder / chosen.name
     for name, rows in dish.panels.items():
-        draw(rows, folder / name)
+        draw_panels(rows, folder / name)
     for name, sheet in dish.sheets.items():
         sheet.write(folder / name)
     claims_sheet(dish.claims).write(folder / "claims")
@@ -70,10 +69,10 @@ def serve(chosen: Recipe, kitchen: Kitchen, draw: Draw = draw_panels) -> Served:
     return Served(chosen, dish.claims)
 
 
-def claims_sheet(claims: Sequence[Claim]) -> Sheet:
+def claims_sheet(claims: Sequence[Claim]) -> Table:
     """The paper's claims, each with its verdict and what it was judged on."""
     rows = [[c.text, c.verdict, c.figures] for c in claims]
-    return Sheet("", ["Claim", "Verdict", "Judged on"], rows, left=3)
+    return Table("", ["Claim", "Verdict", "Judged on"], rows, left=3)
 
 
 def index(kitchen: Kitchen, served: Sequence[Served]) -> None:

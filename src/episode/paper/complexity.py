@@ -6,8 +6,8 @@ import itertools
 from typing import Any, ClassVar
 
 from episode.paper.recipe import Claim, Dish, Kitchen, Recipe
-from episode.results.figures import Line, Panel
-from episode.results.text_tables import Sheet
+from episode.results.curves import Line, Panel
+from episode.results.tables import Table
 from episode.runs.config import Experiment
 from episode.theory.complexity import MethodCost, Scenario, celgc, episode, table
 from episode.theory.constants import Constants, Smoothing
@@ -59,7 +59,7 @@ class Complexity(Recipe):
             "Formulas of the paper; the last two columns evaluate them with Δ = L0 = L1 = L = σ "
             "= κ = 1, N = 8, I = 4 and every hidden factor 1: for orders of magnitude only."
         )
-        sheet = Sheet("", columns, rows, left=5)
+        sheet = Table("", columns, rows, left=5)
         claims = [*_table_claims(), _theorem_claim(), *_remark_claims()]
         return Dish({"table": sheet}, {"figure": [[panel]]}, claims, [note])
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal
 
 from episode.errors import EpisodeError
 from episode.paper.smoke_data import WRITERS, stand_in
-from episode.results.figures import Panel
+from episode.results.curves import Panel
 from episode.results.groups import Spread
 from episode.results.store import StoredRun
-from episode.results.text_tables import Sheet
+from episode.results.tables import Table
 from episode.runs.config import Experiment
 from episode.runs.config_values import apply_override
 from episode.studies.grid import at_point
@@ -88,7 +88,7 @@ class Kitchen:
 class Dish:
     """What a recipe came to."""
 
-    sheets: Mapping[str, Sheet]
+    sheets: Mapping[str, Table]
     """By file name; `table` is the main one."""
     panels: Mapping[str, list[list[Panel]]]
     """Figures by file name: rows of panels."""

@@ -25,7 +25,7 @@ from episode.paper.tables import (
     pair,
     panel,
 )  # fmt: skip
-from episode.results.figures import Line
+from episode.results.curves import Line
 from episode.studies.search_space import PAPER_LOCAL_STEPS, PAPER_SIMILARITY
 
 STEP = {"kind": "step", "milestones": [0.6, 0.8], "factor": 0.5}

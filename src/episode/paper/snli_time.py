@@ -26,7 +26,7 @@ from episode.paper.tables import (
     notes,
     panel,
 )  # fmt: skip
-from episode.results.text_tables import Sheet
+from episode.results.tables import Table
 
 
 class SnliTime(OfRuns):
@@ -55,7 +55,7 @@ class SnliTime(OfRuns):
         return Dish({"table": sheet}, {"figure": rows}, claims, [*notes(kitchen, TASK), where])
 
 
-def _time_sheet(results: Results, cells: list[Cell], targets: tuple[float, ...]) -> Sheet:
+def _time_sheet(results: Results, cells: list[Cell], targets: tuple[float, ...]) -> Table:
     columns = ["Interval", "Similarity", "Algorithm", *(f"{t:g}%" for t in targets)]
     columns += [f"{t:g}% (paper)" for t in published.SNLI_TARGETS]
     rows = []
@@ -69,7 +69,7 @@ def _time_sheet(results: Results, cells: list[Cell], targets: tuple[float, ...])
              NAMES[algorithm], *("N/A" if m is None else f"{m / 60:.2f}" for m in ours),
              *("N/A" if m is None else f"{m:.2f}" for m in paper)]
         )  # fmt: skip
-    return Sheet("", columns, rows, left=3)
+    return Table("", columns, rows, left=3)
 
 
 def _time_claims(kitchen: Kitchen, r: Results, goal: float) -> list[Claim]:

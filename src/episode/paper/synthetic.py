@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from episode.paper.recipe import Claim, Dish, Kitchen, Recipe
 from episode.paper.synthetic_runs import SyntheticGrid, SyntheticPaths, synthetic
-from episode.results.figures import Line, Panel
-from episode.results.text_tables import Sheet
+from episode.results.curves import Line, Panel
+from episode.results.tables import Table
 from episode.runs.config import Experiment
 from episode.tasks.synthetic import minimum
 
@@ -72,7 +72,7 @@ def _synthetic_panels(
 
 def _synthetic_sheet(
     grid: SyntheticGrid, paths: dict[str, SyntheticPaths], eta: int, threshold: int
-) -> Sheet:
+) -> Table:
     rows = []
     for h, H in enumerate(grid.heterogeneity):
         x, f = minimum(H)
@@ -82,10 +82,10 @@ def _synthetic_sheet(
             value = path.value[-1, eta, threshold, h].mean().item()
             row.append(f"{end:.3f}, {value:.3f}")
         rows.append(row)
-    return Sheet("", ["H", "minimum: x, f", "CELGC: x, f", "EPISODE: x, f"], rows)
+    return Table("", ["H", "minimum: x, f", "CELGC: x, f", "EPISODE: x, f"], rows)
 
 
-def _grid_sheet(grid: SyntheticGrid, paths: dict[str, SyntheticPaths]) -> Sheet:
+def _grid_sheet(grid: SyntheticGrid, paths: dict[str, SyntheticPaths]) -> Table:
     """How far above the minimum f ends, for every pair."""
     columns = ["η", "γ/η", "H", *(f"{name.upper()}: f - min f" for name in paths)]
     rows = []
@@ -95,7 +95,7 @@ def _grid_sheet(grid: SyntheticGrid, paths: dict[str, SyntheticPaths]) -> Sheet:
                 gaps = [p.value[-1, e, t, h].mean().item() - minimum(H)[1] for p in paths.values()]
                 shown = [f"{g:.3g}" if math.isfinite(g) else "diverged" for g in gaps]
                 rows.append([f"{eta:g}", f"{threshold:g}", f"{H:g}", *shown])
-    return Sheet("", columns, rows, left=3)
+    return Table("", columns, rows, left=3)
 
 
 def _synthetic_claims(

@@ -18,9 +18,9 @@ from episode.paper.recipe import (
     Scale,
     cell_experiment,
 )  # fmt: skip
-from episode.results.figures import Line, Panel
+from episode.results.curves import Line, Panel
 from episode.results.store import read_run
-from episode.results.text_tables import Sheet
+from episode.results.tables import Table
 from episode.runs.config import Experiment
 
 PARALLEL = "naive_parallel_clip"
@@ -123,7 +123,7 @@ def beside_paper(
     results: Results,
     cells: Sequence[Cell],
     published: Mapping[Cell, tuple[float, float]],
-) -> Sheet:
+) -> Table:
     """Training loss and test accuracy, ours and the paper's, cell by cell."""
     rows = []
     digits = 1 if all(round(v, 1) == v for _, v in published.values()) else 2  # as it prints them
@@ -145,7 +145,7 @@ def beside_paper(
         )
     columns = ["Interval", "Similarity", "Algorithm", "Train loss", "Test acc.",
                "Train loss (paper)", "Test acc. (paper)"]  # fmt: skip
-    return Sheet("", columns, rows, left=3)
+    return Table("", columns, rows, left=3)
 
 
 def panel(

@@ -1,1 +1,1 @@
-"""Run folders as tables and pictures. Reads folders only; imports no training code."""
+"""Tables, figures and reports of runs, read from their folders without any training code."""

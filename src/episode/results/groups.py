@@ -1,131 +1,121 @@
-"""Runs that differ in their seed alone, together: means and spreads over seeds."""
+"""Groups of runs that differ only in their seed, with means and deviations over seeds."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from episode.errors import EpisodeError
-from episode.results.store import StoredRun
+from episode.results.store import NOT_DECIDING, StoredRun
 
-NOT_SETTINGS = (
-    "id",
-    "made_by",
-    "engine.name",
-    "engine.workers",
-    "engine.timeout_seconds",
-    "record.checkpoint_seconds",
-)
-"""Keys of a config that do not decide a run's result."""
-LEADING = ("test_accuracy", "validation_accuracy", "train_loss", "gap", "value")
-"""Figures that come first, where a run has them."""
+NOT_SETTINGS = ("id", "made_by", *NOT_DECIDING)
+"""Keys of a config that a comparison ignores."""
+LEADING_METRICS = ("test_accuracy", "validation_accuracy", "train_loss", "gap", "value")
+"""Metrics that are shown before all others."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one configuration, over seeds."""
+    """Runs of one configuration with different seeds."""
 
     settings: dict[str, Any]
-    """The values of the settings in which the groups differ."""
+    """This group's values of the settings in which the groups differ."""
     runs: list[StoredRun]
 
     @property
     def label(self) -> str:
-        """The algorithm."""
+        """Name of the algorithm."""
         return self.runs[0].label
 
-    @property
-    def ended(self) -> list[StoredRun]:
-        """Those with figures to take a mean of."""
-        return [r for r in self.runs if r.status == "finished"]
-
     def status(self) -> str:
-        """How they ended, in a few words."""
-        counts = {
-            s: sum(r.status == s for r in self.runs) for s in ("diverged", "failed", "pruned")
-        }
-        counts["not finished"] = sum(r.status == "running" for r in self.runs)
-        parts = [f"{n} {s}" for s, n in counts.items() if n]
-        if not parts:
-            return "finished"
-        return ", ".join(parts) if len(self.runs) > 1 else parts[0].partition(" ")[2]
+        """Return `finished`, or which runs did not finish, such as `1 diverged`."""
+        found = Counter("not finished" if r.status == "running" else r.status for r in self.runs)
+        del found["finished"]
+        if len(self.runs) == 1:
+            return next(iter(found), "finished")
+        return ", ".join(f"{n} {status}" for status, n in sorted(found.items())) or "finished"
 
     def metric(self, name: str) -> Spread | None:
-        """A final figure over the finished runs."""
-        values = [{**r.summary, **r.summary["metrics"]}.get(name) for r in self.ended]
+        """Return the final value of a metric over the finished runs, or None if none has it."""
+        finished = [r.summary for r in self.runs if r.status == "finished"]
+        values = [{**summary, **summary["metrics"]}.get(name) for summary in finished]
         known = [float(v) for v in values if isinstance(v, (int, float))]
         return Spread.of(known) if known else None
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and standard deviation (n - 1) of some runs."""
+    """Mean and standard deviation (with n - 1) of a metric."""
 
     mean: float
     deviation: float | None
+    """None for a single value, and if a value is not finite."""
     count: int
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
+        """Compute mean and deviation of at least one value."""
         finite = all(map(math.isfinite, values))
         deviation = statistics.stdev(values) if len(values) > 1 and finite else None
         return cls(statistics.fmean(values), deviation, len(values))
 
     def text(self, digits: int = 3) -> str:
-        """`0.881 ± 0.038`, or the one value."""
+        """Return `0.881 ± 0.038`, or the mean alone if there is no deviation."""
         mean = _number(self.mean, digits)
         return mean if self.deviation is None else f"{mean} ± {_number(self.deviation, digits)}"
 
 
-def grouped(runs: Sequence[StoredRun]) -> list[Group]:
-    """The groups of these runs, in order of first appearance; refuses runs of different tasks."""
-    check_one_task(runs)
-    found: dict[str, list[StoredRun]] = {}
-    flat: dict[str, dict[str, Any]] = {}
-    for run in once(runs):
-        settings = settings_of(run.config)
-        settings.pop("seed", None)
-        key = json.dumps(settings, sort_keys=True)
-        flat[key] = settings
-        found.setdefault(key, []).append(run)
-    differing = differing_keys(flat.values())
-    return [Group({k: flat[key].get(k) for k in differing}, runs) for key, runs in found.items()]
+def group_runs(runs: Sequence[StoredRun]) -> list[Group]:
+    """Group runs by configuration, in order of first appearance; copies count once.
 
-
-def once(runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """Each config and seed once: of copies, which are no seeds more, the first that finished.
-
-    Runs made in Python all count: their models and losses may differ where their configs do not.
+    Raises:
+        EpisodeError: The runs are of different tasks, whose metrics cannot be compared.
     """
-    found: dict[str, StoredRun] = {}
-    for run in sorted(runs, key=lambda r: r.status != "finished"):
-        key = json.dumps(settings_of(run.config), sort_keys=True)
-        found.setdefault(str(run.folder) if "made_by" in run.config else key, run)
-    kept = set(map(id, found.values()))
-    return [run for run in runs if id(run) in kept]
-
-
-def check_one_task(runs: Sequence[StoredRun]) -> None:
-    """Figures of different tasks cannot be compared."""
     tasks = sorted({task_of(run) for run in runs})
     if len(tasks) > 1:
         raise EpisodeError(
-            f"These are runs of different tasks ({', '.join(tasks)}), which one table cannot "
-            "compare: give runs of one task."
+            f"These are runs of different tasks ({', '.join(tasks)}), whose metrics cannot be "
+            "compared: give runs of one task."
         )
+    members: dict[str, list[StoredRun]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for run in without_copies(runs):
+        own = settings_of(run.config)
+        own.pop("seed", None)
+        key = json.dumps(own, sort_keys=True)
+        settings[key] = own
+        members.setdefault(key, []).append(run)
+    differing = differing_keys(settings.values())
+    return [Group({k: settings[key].get(k) for k in differing}, runs)
+            for key, runs in members.items()]  # fmt: skip
+
+
+def without_copies(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Keep one run of each config and seed: the first that finished, or else the first.
+
+    Runs made in Python are all kept, as they may differ in models and losses, which no config
+    describes.
+    """
+    kept: dict[str, StoredRun] = {}
+    for run in sorted(runs, key=lambda r: r.status != "finished"):
+        key = json.dumps(settings_of(run.config), sort_keys=True)
+        kept.setdefault(str(run.folder) if "made_by" in run.config else key, run)
+    places = set(map(id, kept.values()))
+    return [run for run in runs if id(run) in places]
 
 
 def task_of(run: StoredRun) -> str:
-    """The task's name."""
+    """Return the name of the run's task."""
     return str(run.config.get("task", {}).get("name", "unknown"))
 
 
 def settings_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A config as dotted keys, without those that do not decide a result."""
+    """Flatten a config to dotted keys, without those in `NOT_SETTINGS`."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         name = prefix + key
@@ -137,50 +127,60 @@ def settings_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differing_keys(settings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The keys whose values are not the same everywhere, algorithm first."""
+    """Return the keys whose values are not all equal; those of the algorithm come first."""
     listed = list(settings)
     keys = dict.fromkeys(k for s in listed for k in s)
     differing = [k for k in keys if len({json.dumps(s.get(k)) for s in listed}) > 1]
     return sorted(differing, key=lambda k: (not k.startswith("algorithm"), k))
 
 
-def told_apart(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """For each run what it has of its own, in words, beside its algorithm's name and its seed."""
+def describe_differences(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Describe each run by the settings in which it differs from others of its task.
+
+    The algorithm's name and the seed are left out. For example `local_steps 4, similarity 30`.
+    """
     settings = [settings_of(config) for config in configs]
     tasks = [str(s.get("task.name")) for s in settings]
     keys = {
-        task: _telling([s for s, t in zip(settings, tasks, strict=True) if t == task])
+        task: _describing_keys([s for s, t in zip(settings, tasks, strict=True) if t == task])
         for task in dict.fromkeys(tasks)
     }
     found = []
-    for task, s in zip(tasks, settings, strict=True):
-        words = [
-            f"{k.rpartition('.')[2]} {plain(s[k])}" for k in keys[task] if s.get(k) is not None
-        ]
+    for task, own in zip(tasks, settings, strict=True):
+        words = [setting_text(k, own[k]) for k in keys[task] if own.get(k) is not None]
         found.append(", ".join([task, *words] if len(keys) > 1 else words))
     return found
 
 
-def _telling(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def _describing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     differing = differing_keys(settings)
     hidden = {"seed", "algorithm.name"}
-    if "budget.local_steps" in differing:  # then rounds differ because of it
+    if "budget.local_steps" in differing:  # the rounds then differ for equal iterations
         hidden.add("budget.rounds")
     return [k for k in differing if k not in hidden and not k.startswith("record.")]
 
 
-def plain(value: Any) -> str:
-    """A setting's value as people read it."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def setting_text(key: str, value: Any) -> str:
+    """Return a setting without its section, such as `local_steps 4`."""
+    return f"{key.rpartition('.')[2]} {value_text(value)}"
+
+
+def value_text(value: Any, width: int = 1000) -> str:
+    """Return the value of a setting as people read it; a dash if it is not set."""
+    if value is None:
+        return "–"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def metric_names(runs: Sequence[StoredRun]) -> list[str]:
-    """All figures that these runs were evaluated by, the leading ones first."""
+    """Return the names of all metrics of these runs, with `LEADING_METRICS` first."""
     names = dict.fromkeys(n for r in runs for n in r.summary.get("metrics", {}))
     for run in runs:
         if "metrics" not in run.summary:
             names |= dict.fromkeys(n for r in run.rounds for n in r.get("metrics", {}))
-    return sorted(names, key=lambda n: LEADING.index(n) if n in LEADING else len(LEADING))
+    order = {name: place for place, name in enumerate(LEADING_METRICS)}
+    return sorted(names, key=lambda n: order.get(n, len(order)))
 
 
 def _number(value: float, digits: int) -> str:

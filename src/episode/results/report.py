@@ -1,4 +1,4 @@
-"""One HTML file about some runs: opens anywhere, offline, and holds all of their metrics."""
+"""Report about runs: one HTML file that works offline and holds all their metrics."""
 
 from __future__ import annotations
 
@@ -7,110 +7,103 @@ import gzip
 import html
 import json
 import math
+import shlex
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from episode.errors import EpisodeError
 from episode.results import store
-from episode.results.groups import Group, grouped, metric_names, plain, task_of
-from episode.results.plotly_script import plotly_script
-from episode.results.plots import OTHER, STYLES
-from episode.results.store import StoredRun
-from episode.results.text_tables import Sheet, counted, final_sheet
+from episode.results.figures import OTHER, STYLES
+from episode.results.groups import Group, group_runs, metric_names, setting_text, task_of
+from episode.results.run_tables import full_table
+from episode.results.store import Partition, StoredRun
+from episode.results.tables import Table, counted
 from episode.version import __version__
 
 COLUMNS = (
     "round", "exchanges", "bytes_up", "bytes_down", "gradients", "seconds", "loss",
     "global_norm", "threshold", "clipped", "clipped_steps", "largest_norm", "drift",
 )  # fmt: skip
-"""What of each round goes into the page, to the last digit."""
+"""Values of each round that the page holds, unrounded."""
 DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
+"""Plotly's names of matplotlib's line styles."""
+MOST_PARTITIONS = 12
+ENDINGS = {
+    "diverged": "diverged",
+    "failed": "failed",
+    "pruned": "stopped early by its study",
+    "running": "not finished",
+}
 
 
-@dataclass(frozen=True)
-class Partition:
-    """Who has how many examples of which label."""
+def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None:
+    """Write the report.
 
-    title: str
-    labels: Sequence[str]
-    counts: Sequence[Sequence[int]]
-    """`[clients][labels]`."""
-
-
-@dataclass(frozen=True)
-class Extras:
-    """What run folders do not say, and who can train can work out."""
-
-    commands: Mapping[Path, str] = field(default_factory=dict)
-    """How to repeat a run."""
-    partitions: Sequence[Partition] = ()
-
-
-def write_report(
-    runs: Sequence[StoredRun], path: Path, title: str = "", extras: Extras | None = None
-) -> None:
-    """Writes the page; refuses runs of different tasks."""
-    extras = extras or Extras()
-    groups = grouped(runs)
+    Raises:
+        EpisodeError: The runs are of different tasks, a file is damaged, or plotly is missing.
+    """
+    groups = group_runs(runs)
     title = title or f"{counted(len(runs), 'run')} of {task_of(runs[0])}"
-    numbers = Numbers()
-    data = _data(runs, groups, extras, numbers)
+    columns = PackedColumns()
+    data = _page_data(runs, groups, columns)
     parts = {
         "title": html.escape(title),
-        "style": _part("page.css"),
-        "lead": _lead(runs, groups),
-        "final": _sheet(final_sheet(groups)),
+        "style": _page_file("page.css"),
+        "introduction": _introduction(runs, groups),
+        "final": _html_table(full_table(groups)),
         "machines": _machines(runs),
-        "repeat": _repeat(runs, extras),
+        "repeat": _how_to_repeat(runs),
         "version": __version__,
         "data": _packed(store.dumps(data).encode()),
-        "numbers": _packed(numbers.to_bytes()),
-        "program": _part("numbers.js") + _part("page.js"),
-        "plotly": plotly_script(),  # last: so that nothing in it is taken for a place to fill
+        "columns": _packed(columns.to_bytes()),
+        "program": "".join(map(_page_file, ("data.js", "plots.js", "page.js"))),
+        "plotly": _plotly_script(),  # last, so that no placeholder is looked for in it
     }
-    page = _part("page.html")
+    page = _page_file("page.html")
     for name, text in parts.items():
         page = page.replace(f"<!--{name}-->", text)
     store.write_text(path, page)
 
 
-class Numbers:
-    """All columns of all runs, one behind the other, as 64-bit floats; None becomes NaN.
+def default_path(folders: Sequence[Path]) -> Path:
+    """Return where a report goes by default: into the folder that it is about."""
+    return folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
 
-    So no digit is lost, and a browser reads them without parsing.
+
+class PackedColumns:
+    """Columns of numbers, stored one after another as 64-bit floats; None becomes NaN.
+
+    No digit is lost, and a browser reads them without parsing.
     """
 
     def __init__(self) -> None:
         self._values = array("d")
 
-    def put(self, column: Iterable[float | None]) -> list[int]:
-        """Adds a column; where it begins, and how long it is."""
+    def add(self, column: Iterable[float | None]) -> list[int]:
+        """Append a column, and return its start and its length."""
         start = len(self._values)
         self._values.extend(math.nan if v is None else v for v in column)
         return [start, len(self._values) - start]
 
     def to_bytes(self) -> bytes:
-        """Little-endian."""
+        """Return all values, little-endian."""
         if sys.byteorder == "big":
             self._values.byteswap()
         return self._values.tobytes()
 
 
-def _packed(content: bytes) -> str:
-    return base64.b64encode(gzip.compress(content, 1, mtime=0)).decode()
-
-
-def _data(
-    runs: Sequence[StoredRun], groups: Sequence[Group], extras: Extras, numbers: Numbers
+def _page_data(
+    runs: Sequence[StoredRun], groups: Sequence[Group], columns: PackedColumns
 ) -> dict[str, Any]:
     places = {id(run): i for i, run in enumerate(runs)}
+    styles = {g.label: STYLES.get(g.label, OTHER) for g in groups}
     return {
         "metrics": [n for n in metric_names(runs) if n != "loss"],
-        "runs": [_run(run, numbers) for run in runs],
+        "runs": [_run_data(run, columns) for run in runs],
         "groups": [
             {
                 "label": g.label,
@@ -120,71 +113,73 @@ def _data(
             }
             for g in groups
         ],
-        "styles": {label: _style(label) for label in dict.fromkeys(g.label for g in groups)},
-        "partitions": [vars(p) for p in extras.partitions],
+        "styles": {name: {"colour": c, "dash": DASHES[line]} for name, (c, line) in styles.items()},
+        "partitions": [vars(p) for p in _partitions(runs)],
     }
 
 
-def _run(run: StoredRun, numbers: Numbers) -> dict[str, Any]:
-    evaluated = [(i, r["metrics"]) for i, r in enumerate(run.rounds) if "metrics" in r]
-    names = dict.fromkeys(n for _, metrics in evaluated for n in metrics)
+def _run_data(run: StoredRun, columns: PackedColumns) -> dict[str, Any]:
+    evaluations = [(i, r["metrics"]) for i, r in enumerate(run.rounds) if "metrics" in r]
+    names = dict.fromkeys(n for _, metrics in evaluations for n in metrics)
     return {
         "name": run.folder.name,
         "label": run.label,
         "seed": run.config.get("seed"),
         "status": run.status,
         "rounds": len(run.rounds),
-        "columns": {c: numbers.put(r.get(c) for r in run.rounds) for c in COLUMNS},
-        "at": numbers.put(i for i, _ in evaluated),
-        "metrics": {n: numbers.put(f.get(n) for _, f in evaluated) for n in names},
+        "columns": {c: columns.add(r.get(c) for r in run.rounds) for c in COLUMNS},
+        "evaluated": columns.add(i for i, _ in evaluations),
+        "metrics": {n: columns.add(m.get(n) for _, m in evaluations) for n in names},
     }
 
 
-def _style(label: str) -> dict[str, str]:
-    colour, line = STYLES.get(label, OTHER)
-    return {"colour": colour, "dash": DASHES[line]}
+def _partitions(runs: Sequence[StoredRun]) -> list[Partition]:
+    """Return the different partitions of these runs, up to `MOST_PARTITIONS`."""
+    found: list[Partition] = []
+    for run in runs:
+        partition = store.read_partition(run.folder)
+        if partition and partition not in found and len(found) < MOST_PARTITIONS:
+            found.append(partition)
+    return found
 
 
 def _group_name(group: Group) -> str:
-    rest = [f"{k.rpartition('.')[2]} {plain(v)}" for k, v in group.settings.items()
-            if not k.startswith("algorithm.") and v is not None]  # fmt: skip
-    return ", ".join([group.label, *rest])
+    settings = [setting_text(k, v) for k, v in group.settings.items()
+                if not k.startswith("algorithm.") and v is not None]  # fmt: skip
+    return ", ".join([group.label, *settings])
 
 
-def _lead(runs: Sequence[StoredRun], groups: Sequence[Group]) -> str:
-    """What ran, and how it ended, in a sentence or two."""
+def _introduction(runs: Sequence[StoredRun], groups: Sequence[Group]) -> str:
+    """Say what ran, and list the runs that did not finish."""
     seeds = {run.config.get("seed") for run in runs}
-    labels = list(dict.fromkeys(run.label for run in runs))
-    words = {"diverged": "diverged", "failed": "failed", "pruned": "pruned by its study",
-             "running": "not finished"}  # fmt: skip
-    counts = {s: [r for r in runs if r.status == s] for s in words}
+    labels = {run.label for run in runs}
     text = (
-        f"Task <b>{html.escape(task_of(runs[0]))}</b>; {counted(len(labels), 'algorithm')}, "
+        f"Task <b>{html.escape(task_of(runs[0]))}</b>: {counted(len(labels), 'algorithm')}, "
         f"{counted(len(groups), 'configuration')}, {counted(len(seeds), 'seed')}, "
         f"{counted(len(runs), 'run')}."
     )
-    odd = []
-    for status, found in counts.items():
-        for run in found:
+    items = []
+    for status, ending in ENDINGS.items():
+        for run in (run for run in runs if run.status == status):
             reason = run.summary.get("reason", "")
-            where = f"{run.folder.name}: {words[status]}" + (f" ({reason})" if reason else "")
-            odd.append(f'<li class="{status}">{html.escape(where)}</li>')
-    return f"<p>{text}</p>" + (f'<ul class="odd">{"".join(odd)}</ul>' if odd else "")
+            line = f"{run.folder.name}: {ending}" + (f" ({reason})" if reason else "")
+            items.append(f'<li class="{status}">{html.escape(line)}</li>')
+    return f"<p>{text}</p>" + (f"<ul>{''.join(items)}</ul>" if items else "")
 
 
-def _sheet(sheet: Sheet) -> str:
-    head = "".join(f'<th scope="col">{html.escape(c)}</th>' for c in sheet.columns)
+def _html_table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{html.escape(c)}</th>' for c in table.columns)
     rows = []
-    for row in sheet.rows:
-        cells = [html.escape(c) for c in row]
-        first = f'<th scope="row">{cells[0]}</th>'
-        mark = ' class="odd"' if "finished" not in row else ""
-        rows.append(f"<tr{mark}>{first}{''.join(f'<td>{c}</td>' for c in cells[1:])}</tr>")
+    for row in table.rows:
+        first, *others = (html.escape(cell) for cell in row)
+        cells = f'<th scope="row">{first}</th>' + "".join(f"<td>{c}</td>" for c in others)
+        mark = "" if "finished" in row else ' class="unfinished"'
+        rows.append(f"<tr{mark}>{cells}</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _machines(runs: Sequence[StoredRun]) -> str:
-    """The environments the runs were started in; those that agree, once."""
+    """List the software and hardware of the runs; equal ones are listed once."""
     found: dict[str, list[str]] = {}
     for run in runs:
         path = run.folder / store.ENVIRONMENT
@@ -198,16 +193,20 @@ def _machines(runs: Sequence[StoredRun]) -> str:
             f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(str(v))}</dd>"
             for k, v in values.items()
         )
-        who = "all runs" if len(found) == 1 else ", ".join(map(html.escape, names))
+        who = "All runs" if len(found) == 1 else html.escape(", ".join(names))
         parts.append(f"<p>{who}:</p><dl>{rows}</dl>")
     return "".join(parts)
 
 
-def _repeat(runs: Sequence[StoredRun], extras: Extras) -> str:
+def _how_to_repeat(runs: Sequence[StoredRun]) -> str:
     parts = []
     for run in runs:
-        command = extras.commands.get(run.folder) or f"episode run {run.folder} --resume"
-        config = json.dumps(store.loads(store.dumps(run.config)), indent=2, default=str)
+        if made_by := run.config.get("made_by"):
+            command = f"This run was made in Python: call episode.{made_by} again."
+        else:
+            folder = str(run.folder)
+            command = shlex.join(["episode", "run", folder, "--folder", f"{folder}-again"])
+        config = store.dumps(run.config, indent=2)
         parts.append(
             f"<details><summary>{html.escape(run.folder.name)}</summary>"
             f"<pre tabindex='0'>{html.escape(command)}</pre>"
@@ -216,5 +215,19 @@ def _repeat(runs: Sequence[StoredRun], extras: Extras) -> str:
     return "".join(parts)
 
 
-def _part(name: str) -> str:
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, 1, mtime=0)).decode()
+
+
+def _page_file(name: str) -> str:
     return (files("episode.results") / "page" / name).read_text(encoding="utf-8")
+
+
+def _plotly_script() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise EpisodeError(
+            "A report needs plotly: pip install 'episode-fl[plot]' -c constraints.txt."
+        ) from None
+    return str(get_plotlyjs())

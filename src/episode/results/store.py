@@ -1,11 +1,15 @@
-"""A run's folder, read back: config.json, env.json, rounds.jsonl, summary.json."""
+"""Files of a run folder, and functions that read and write them.
+
+A run folder holds config.json, env.json, rounds.jsonl and, once the run has ended, summary.json.
+Reading one never imports training code and never runs anything that the folder names.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,20 +18,18 @@ from episode.errors import EpisodeError
 
 CONFIG = "config.json"
 ENVIRONMENT = "env.json"
+PARTITION = "partition.json"
+"""How many examples of each label each client has; only for tasks that know it."""
 ROUNDS = "rounds.jsonl"
 SUMMARY = "summary.json"
 CHECKPOINT = "checkpoint/state.safetensors"
 LAST_FINITE = "checkpoint/last_finite.safetensors"
-"""Where a diverged run leaves the state before its last round."""
+"""State before the last round of a run that diverged."""
 MODEL = "model.safetensors"
 PRUNED = "pruned"
-"""Marks a trial that its study has given up."""
+"""Empty file in the folder of a trial that its study has stopped early."""
 SWEEP = "sweep.json"
-"""In a sweep's folder: what it varies, and its runs in order."""
-
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-
-PARTITION = "partition.json"
+"""In the folder of a sweep: the settings that it varies, and the names of its runs in order."""
 
 NOT_DECIDING = (
     "engine.name",
@@ -37,30 +39,49 @@ NOT_DECIDING = (
     "engine.retries",
     "record.checkpoint_seconds",
 )
-"""Settings that decide how fast and how safe a run is, but not its result."""
+"""Settings that change how fast or how safely a run is played, but not what it computes.
+
+Two runs whose configs differ only in these are the same run."""
+
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """What a folder says about its run."""
+    """Contents of a run folder."""
 
     folder: Path
     config: dict[str, Any]
     rounds: list[dict[str, Any]]
     summary: dict[str, Any]
+    """Empty until the run has ended."""
 
     @property
     def label(self) -> str:
-        """The algorithm, as its config names it."""
-        return label_of(self.config)
+        """Name of the algorithm."""
+        return algorithm_name(self.config)
 
     @property
     def status(self) -> str:
-        """finished, diverged, failed, pruned, or running (also: was killed, and can be resumed)."""
+        """One of finished, diverged, failed, pruned and running.
+
+        A run that was killed also counts as running: it can be resumed.
+        """
         return str(self.summary.get("status", "pruned" if is_pruned(self.folder) else "running"))
 
 
-def label_of(config: Mapping[str, Any]) -> str:
+@dataclass(frozen=True)
+class Partition:
+    """How many examples of each label each client has."""
+
+    title: str
+    labels: Sequence[str]
+    clients: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    """One row for each client, one column for each label."""
+
+
+def algorithm_name(config: Mapping[str, Any]) -> str:
     """Return an algorithm's name, or those of its pieces, without the files that they are in."""
     algorithm = config.get("algorithm", {})
     pieces = [algorithm.get("correction"), algorithm.get("clipping")]
@@ -70,41 +91,54 @@ def label_of(config: Mapping[str, Any]) -> str:
 
 
 def read_run(folder: Path) -> StoredRun:
-    """The run in a folder, finished or not."""
-    summary = folder / SUMMARY
-    ended = read_json(summary) if summary.exists() else {}
-    if not isinstance(ended, dict):
-        raise EpisodeError(f"{summary} is no summary of ours: leave its folder out, or remove it.")
-    return StoredRun(folder, read_config(folder), read_rounds(folder / ROUNDS), ended)
+    """Read a run folder, whether or not the run has ended."""
+    path = folder / SUMMARY
+    summary = read_json(path) if path.exists() else {}
+    if not isinstance(summary, dict):
+        raise EpisodeError(
+            f"{path} is not the summary of a run: leave out this folder, or delete it."
+        )
+    return StoredRun(folder, read_config(folder), read_rounds(folder / ROUNDS), summary)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """A run's config; refuses one that something else has written."""
+    """Read the config of a run; refuse a config.json that another program has written."""
     if not (folder / CONFIG).is_file():
-        raise EpisodeError(f"{folder} is not a run's folder: it has no {CONFIG}.")
+        raise EpisodeError(f"{folder} is not a run folder: it has no {CONFIG}.")
     config = read_json(folder / CONFIG)
-    ours = isinstance(config, dict) and all(
-        isinstance(config.get(section), dict) for section in ("task", "algorithm")
-    )
-    if not ours:
+    sections = ("task", "algorithm")
+    if not isinstance(config, dict) or any(not isinstance(config.get(s), dict) for s in sections):
         raise EpisodeError(
-            f"{folder} is not a run's folder: its {CONFIG} has no task and algorithm of ours."
+            f"{folder} is not a run folder: its {CONFIG} has no sections task and algorithm."
         )
     return dict(config)
 
 
+def read_partition(folder: Path) -> Partition | None:
+    """Read who has which labels, or return None if the run did not store it."""
+    path = folder / PARTITION
+    if not path.exists():
+        return None
+    values = read_json(path)
+    if not _is_partition(values):
+        raise EpisodeError(
+            f"{path} is damaged: delete this file to get a report without this partition."
+        )
+    return Partition(values["title"], values["labels"], values["clients"], values["counts"])
+
+
 def read_json(path: Path) -> Any:
-    """JSON values, non-finite numbers included (see `dumps`)."""
+    """Read JSON in which non-finite numbers are strings (see `dumps`)."""
     try:
         return loads(path.read_text())
     except (OSError, ValueError) as error:
         raise EpisodeError(
-            f"{path} cannot be read ({error}): leave its folder out, or remove it."
+            f"{path} cannot be read ({error}): leave out this folder, or delete it."
         ) from None
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
-    """The rounds written so far; a torn last line, left by a kill, is dropped."""
+    """Read the rounds played so far; an incomplete last line, left by a kill, is dropped."""
     if not path.exists():
         return []
     records = []
@@ -122,7 +156,7 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
 
 
 def read_record(line: bytes) -> dict[str, Any]:
-    """A round as it was written; a ValueError where it is none."""
+    """Read one line of rounds.jsonl; raise a ValueError if it is not the record of a round."""
     record = loads(line.decode())
     if not isinstance(record, dict) or not {"round", "loss", "threshold", "seconds"} <= set(record):
         raise ValueError
@@ -130,17 +164,17 @@ def read_record(line: bytes) -> dict[str, Any]:
 
 
 def damaged(path: Path, line: int) -> EpisodeError:
-    """The error for a file of rounds that holds something else."""
-    return EpisodeError(f"{path} is damaged in line {line}: leave its folder out, or remove it.")
+    """Return the error for a line of rounds.jsonl that cannot be read."""
+    return EpisodeError(f"{path} is damaged in line {line}: leave out this folder, or delete it.")
 
 
 def write_text(path: Path, text: str) -> None:
-    """The whole text or nothing: written beside, synced, renamed."""
+    """Write a file as a whole or not at all, and create its folder."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """The whole content or nothing; what keeps it from being written is one sentence."""
+    """Write a file as a whole or not at all, and create its folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
@@ -149,7 +183,11 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """The whole content or nothing, in a folder that is there."""
+    """Write to a temporary file, sync it and rename it, so that no reader sees half a file.
+
+    Raises:
+        OSError: The file cannot be written; a file that was there before is unchanged.
+    """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -163,28 +201,34 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def is_pruned(folder: Path) -> bool:
-    """Whether a study has stopped this run because it fell behind."""
+    """Whether a study has stopped this run early because others were better."""
     return (folder / PRUNED).exists()
 
 
 def find_runs(folders: Sequence[Path]) -> list[StoredRun]:
-    """The runs in these folders, and in folders below those that are none themselves."""
+    """Read all runs in these folders; a folder that is no run folder is searched."""
+    check_folders(folders)
     found: dict[Path, StoredRun] = {}
     for folder in folders:
-        if not folder.is_dir():
-            raise EpisodeError(f"There is no folder {folder}: give a run's folder, or a sweep's.")
-        below = folders_of_runs(folder)
+        below = run_folders(folder)
         if not below:
             raise EpisodeError(
-                f"{folder} is not a run's folder and holds none: no {CONFIG} is in it."
+                f"{folder} is not a run folder and contains none: there is no {CONFIG} in it."
             )
         for path in below:
             found.setdefault(path.resolve(), read_run(path))
     return list(found.values())
 
 
-def folders_of_runs(folder: Path) -> list[Path]:
-    """The folder, if it is a run's, or those below it: in the order of their sweep, or by name."""
+def check_folders(folders: Sequence[Path]) -> None:
+    """Refuse folders that do not exist."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise EpisodeError(f"There is no folder {folder}: give the folder of a run or sweep.")
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Return the folder if it is a run folder, else those in it, in the order of their sweep."""
     if (folder / CONFIG).is_file():
         return [folder]
     begun = [folder / name for name in planned_runs(folder) if (folder / name / CONFIG).is_file()]
@@ -193,7 +237,7 @@ def folders_of_runs(folder: Path) -> list[Path]:
 
 
 def planned_runs(folder: Path) -> list[str]:
-    """The names of a sweep's runs, in order; none where the folder is no sweep's."""
+    """Return the names of a sweep's runs in order; empty if the folder holds no sweep."""
     try:
         return [str(name) for name in json.loads((folder / SWEEP).read_text())["runs"]]
     except (OSError, ValueError, KeyError, TypeError):
@@ -201,34 +245,46 @@ def planned_runs(folder: Path) -> list[str]:
 
 
 def dumps(values: Any, indent: int | None = None) -> str:
-    """Strict JSON: NaN and infinities become the strings "NaN", "Infinity", "-Infinity"."""
+    """Return strict JSON: NaN and infinities become "NaN", "Infinity" and "-Infinity"."""
     try:
         return json.dumps(values, allow_nan=False, indent=indent)
     except ValueError:
-        return json.dumps(_jsonable(values), allow_nan=False, indent=indent)
+        return json.dumps(_map_values(values, _encode), allow_nan=False, indent=indent)
 
 
 def loads(text: str) -> Any:
-    """What `dumps` wrote."""
+    """Parse what `dumps` returned."""
     values = json.loads(text)
-    return _finite_or_not(values) if 'NaN"' in text or 'Infinity"' in text else values
+    return _map_values(values, _decode) if 'NaN"' in text or 'Infinity"' in text else values
 
 
-def _jsonable(value: Any) -> Any:
+def _is_partition(values: Any) -> bool:
+    try:
+        labels, clients, rows = (list(values[key]) for key in ("labels", "clients", "counts"))
+        return (
+            isinstance(values["title"], str)
+            and len(rows) == len(clients)
+            and all(len(row) == len(labels) for row in rows)
+            and all(isinstance(count, int) for row in rows for count in row)
+        )
+    except (KeyError, TypeError):
+        return False
+
+
+def _map_values(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Apply `change` to every value in nested dicts and lists."""
+    if isinstance(value, dict):
+        return {k: _map_values(v, change) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_map_values(v, change) for v in value]
+    return change(value)
+
+
+def _encode(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {k: _jsonable(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_jsonable(v) for v in value]
     return value
 
 
-def _finite_or_not(value: Any) -> Any:
-    if isinstance(value, str):
-        return _NOT_FINITE.get(value, value)
-    if isinstance(value, dict):
-        return {k: _finite_or_not(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_finite_or_not(v) for v in value]
-    return value
+def _decode(value: Any) -> Any:
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value

@@ -1,67 +1,121 @@
-"""Runs side by side: one row each, plain values first, then what a person reads."""
+"""Tables of text cells, which can be printed, or saved as Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table as RichTable
 
-from episode.results.store import StoredRun
+from episode.results.store import write_text
 
-COLUMNS = ("accuracy", "loss", "status", "rounds", "exchanges", "MB", "gradients", "seconds")
-HEADINGS = {"exchanges": "exch.", "gradients": "grads"}
-"""Short ones, so that the table fits a terminal of 80 columns."""
-
-
-def comparison(runs: Sequence[StoredRun]) -> list[dict[str, Any]]:
-    """A row of plain values per run; None where a run has no such figure."""
-    return [_row(run) for run in runs]
-
-
-def _row(run: StoredRun) -> dict[str, Any]:
-    summary = run.summary
-    metrics = summary.get("metrics", {})
-    return {
-        "algorithm": run.label,
-        "accuracy": metrics.get("test_accuracy"),
-        "loss": metrics.get("train_loss", summary.get("loss")),
-        "status": run.status,
-        "rounds": summary.get("rounds", len(run.rounds)),
-        "exchanges": summary.get("exchanges"),
-        "MB": (summary.get("bytes_up", 0) + summary.get("bytes_down", 0)) / 1e6,
-        "gradients": summary.get("gradients"),
-        "seconds": summary.get("seconds"),
-    }
+_LATEX = str.maketrans(
+    {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+     "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\textasciitilde{}", "–": "--", "—": "---",
+     "…": r"\dots{}", "’": "'", "\u0304": "",  # LaTeX puts accents first, so x̄ becomes x
+     **{sign: rf"\ensuremath{{\{name}}}" for sign, name in {
+         "α": "alpha", "β": "beta", "γ": "gamma", "Γ": "Gamma", "Δ": "Delta", "ε": "epsilon",
+         "η": "eta", "κ": "kappa", "λ": "lambda", "μ": "mu", "ρ": "rho", "σ": "sigma",
+         "Ω": "Omega", "∇": "nabla", "∞": "infty", "√": "surd", "±": "pm", "×": "times",
+         "·": "cdot", "≤": "leq", "≥": "geq", "≪": "ll", "≲": "lesssim", "≈": "approx",
+         "‖": "|", "→": "to", "∈": "in"}.items()},
+     **{sign: rf"\ensuremath{{^{{{digit}}}}}" for sign, digit in zip(
+         "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ᐟ", [*"0123456789-+/"], strict=True)},
+     **{sign: rf"\ensuremath{{_{{{digit}}}}}" for sign, digit in zip(
+         "₀₁₂₃₄₅₆₇₈₉", [*"0123456789"], strict=True)}}
+)  # fmt: skip
+"""LaTeX for special characters, valid in text and in maths; `≲` needs amssymb."""
 
 
-def as_table(rows: Sequence[dict[str, Any]], title: str = "") -> Table:
-    """The rows for a terminal."""
-    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 1, 0, 0))
-    table.add_column("algorithm", no_wrap=True)
-    for column in COLUMNS:
-        justify: Literal["left", "right"] = "left" if column == "status" else "right"
-        table.add_column(HEADINGS.get(column, column), justify=justify, no_wrap=True)
-    for row in rows:
-        table.add_row(row["algorithm"], *(_cell(c, row[c]) for c in COLUMNS))
-    return table
+@dataclass(frozen=True)
+class CsvData:
+    """Contents of a CSV file for programs: one unrounded value in each cell."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
 
 
-def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows for a document."""
-    header = ("algorithm", *COLUMNS)
-    lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * len(COLUMNS)]
-    for row in rows:
-        cells = (row["algorithm"], *(_cell(c, row[c]) for c in COLUMNS))
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+@dataclass(frozen=True)
+class Table:
+    """A table of text cells: print it with rich, or save it as Markdown, LaTeX and CSV."""
+
+    title: str
+    columns: Sequence[str]
+    rows: list[list[str]] = field(default_factory=list)
+    left: int = 1
+    """Number of leading columns that hold words and are aligned left; the others hold numbers."""
+    csv_data: CsvData | None = None
+    """Contents of the CSV file if the cells themselves are rounded or have units."""
+    gap: int = 2
+    """Spaces between columns; a table that is too wide for the terminal has one."""
+
+    def markdown(self) -> str:
+        """Return the table in Markdown, without its title."""
+        lines = ["| " + " | ".join(_cells(self.columns)) + " |"]
+        marks = ["---" if i < self.left else "---:" for i in range(len(self.columns))]
+        lines.append("|" + "|".join(marks) + "|")
+        lines += ["| " + " | ".join(_cells(row)) + " |" for row in self.rows]
+        return "\n".join(lines) + "\n"
+
+    def latex(self) -> str:
+        """Return the table in LaTeX with the rules of the package booktabs."""
+        form = "l" * self.left + "r" * (len(self.columns) - self.left)
+        lines = [rf"\begin{{tabular}}{{@{{}}{form}@{{}}}}", r"\toprule", _latex(self.columns)]
+        lines += [r"\midrule", *map(_latex, self.rows), r"\bottomrule", r"\end{tabular}"]
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        """Return the table as CSV."""
+        text = io.StringIO()
+        content = self.csv_data or self
+        csv.writer(text, lineterminator="\n").writerows([content.columns, *content.rows])
+        return text.getvalue()
+
+    def write(self, stem: Path) -> None:
+        """Write stem.md, stem.tex and stem.csv."""
+        texts = {".md": self.markdown(), ".tex": self.latex(), ".csv": self.csv()}
+        for suffix, text in texts.items():
+            write_text(stem.with_name(stem.name + suffix), text)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the table; on a narrow terminal words are wrapped, but numbers are not."""
+        heads, gap = list(self.columns), self.gap
+        only_words = self.left == len(self.columns)
+        if not only_words and self._width(heads, gap) > options.max_width:
+            heads, gap = [head.replace("_", "\n") for head in heads], 1
+        fits = self._width(heads, gap) <= options.max_width
+        table = RichTable(
+            title=self.title or None, title_justify="left", box=None, padding=(0, gap, 0, 0)
+        )
+        for i, head in enumerate(heads):
+            words = i < self.left
+            wraps = words and (i > 0 if only_words else not fits)
+            table.add_column(
+                head, no_wrap=not wraps, overflow="fold", justify="left" if words else "right"
+            )
+        for row in self.rows:
+            table.add_row(*row)
+        yield table
+
+    def _width(self, heads: Sequence[str], gap: int) -> int:
+        """Return the width of the printed table if nothing is wrapped."""
+        columns = zip(*[[max(map(len, h.split("\n"))) for h in heads],
+                        *[map(len, row) for row in self.rows]], strict=True)  # fmt: skip
+        return sum(max(column) + gap for column in columns)
 
 
-def _cell(column: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if column in ("accuracy", "loss"):
-        return f"{value:.3f}" if abs(value) < 100 else f"{value:.1e}"
-    if column in ("MB", "seconds"):
-        return f"{value:.1f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+def counted(number: int, noun: str) -> str:
+    """Return `1 run` or `2 runs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _cells(row: Sequence[str]) -> list[str]:
+    return [cell.replace("|", r"\|") for cell in row]
+
+
+def _latex(row: Sequence[str]) -> str:
+    return " & ".join(cell.translate(_LATEX) for cell in row) + r" \\"

@@ -1,4 +1,4 @@
-"""Runs as they go: read from their folders, for `episode watch`."""
+"""Progress of runs, read from their folders while they are played: `episode watch`."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
-from episode.errors import EpisodeError
 from episode.results import store
-from episode.results.groups import LEADING, told_apart
-from episode.results.text_tables import counted
+from episode.results.groups import LEADING_METRICS, describe_differences
+from episode.results.tables import Table, counted
 
 BARS = "▁▂▃▄▅▆▇█"
-PATIENCE = 5.0
-"""Seconds without anybody at work after which nobody is."""
-WIDTH = 8
-"""Characters of the picture of the loss."""
+SPARKLINE_WIDTH = 8
+SYNCHRONOUS = ("naive_parallel_clip", "parallel_sgd")
+"""Algorithms without local steps: they exchange after every step."""
+BETWEEN_TRIALS = 5.0
+"""Seconds for which a study may hold no lock between two trials and still be active."""
 
 
 @dataclass
-class Follower:
-    """One run's folder; reads what was added since it looked last."""
+class WatchedRun:
+    """One run folder; each `update` reads only what has been added to it."""
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
     last: dict[str, Any] = field(default_factory=dict)
+    """Record of the last round."""
     metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the last evaluation."""
     losses: list[float] = field(default_factory=list)
-    _read: int = 0
+    _bytes_read: int = 0
 
-    def look(self) -> None:
-        """Reads the new lines; a half-written one waits for the next look."""
+    def update(self) -> None:
+        """Read the new lines of rounds.jsonl; an incomplete line waits for the next update."""
         if not self.config:
             self.config = store.read_config(self.folder)
         path = self.folder / store.ROUNDS
         if not path.exists():
             return
-        if path.stat().st_size < self._read:  # a run that goes on has cut off what it repeats
-            self._read, self.losses = 0, []
+        if path.stat().st_size < self._bytes_read:  # a resumed run cuts off what it will repeat
+            self._bytes_read, self.losses = 0, []
         with path.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._bytes_read)
             added = file.read()
-        whole = added[: added.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
+        complete = added[: added.rfind(b"\n") + 1]
+        self._bytes_read += len(complete)
+        for line in complete.splitlines():
             try:
                 record = store.read_record(line)
             except ValueError:
@@ -60,7 +60,7 @@ class Follower:
 
     @property
     def status(self) -> str:
-        """Its end, or whether somebody is at work on it."""
+        """How the run ended, or else running, pruned or stopped."""
         summary = self.folder / store.SUMMARY
         if summary.exists():
             return str(store.read_json(summary).get("status", "unknown"))
@@ -68,120 +68,108 @@ class Follower:
             return "running"
         return "pruned" if store.is_pruned(self.folder) else "stopped"
 
-    @property
-    def label(self) -> str:
-        """The algorithm, and the number of its seed."""
-        return f"{store.label_of(self.config)} #{self.config.get('seed')}"
-
-    def total(self) -> int:
-        """Rounds to play; one per local step for algorithms that step on the server."""
+    def total_rounds(self) -> int:
+        """Return how many rounds the run will have; without local steps, each step is a round."""
         budget = self.config.get("budget", {})
         rounds, steps = int(budget.get("rounds", 0)), int(budget.get("local_steps", 1))
         algorithm = self.config.get("algorithm", {})
-        synchronous = algorithm.get("correction") == "synchronous" or algorithm.get("name") in (
-            "naive_parallel_clip",
-            "parallel_sgd",
-        )
-        return rounds * steps if synchronous else rounds
+        is_synchronous = algorithm.get("correction") == "synchronous"
+        return rounds * steps if is_synchronous or algorithm.get("name") in SYNCHRONOUS else rounds
 
-    def row(self, own: str) -> list[str]:
-        """What the table shows of it; `own` is what tells it from the others."""
-        last, name = self.last, next((n for n in LEADING if n in self.metrics), "")
-        label = f"{self.label}, {own}" if own else self.label
+    def metric(self) -> str:
+        """Return the name of the metric to show; empty if there is none."""
+        return next((name for name in LEADING_METRICS if name in self.metrics), "")
+
+    def row(self, description: str) -> list[str]:
+        """Return the cells of `Watcher.table`; `description` tells this run from the others."""
+        last, metric = self.last, self.metric()
+        label = f"{store.algorithm_name(self.config)} #{self.config.get('seed')}"
+        label = f"{label}, {description}" if description else label
         if not last:
-            return [label, self.status, f"0/{self.total():,}", "", "", "", "", ""]
-        norm = last.get("global_norm")
-        sign = ">" if norm is not None and norm > last["threshold"] else "≤"
-        clipping = "" if norm is None else f"{norm:.2g} {sign} {last['threshold']:.2g}"
+            return [label, self.status, f"0/{self.total_rounds():,}", "", "", "", "", ""]
+        norm, threshold = last.get("global_norm"), last["threshold"]
+        sign = ">" if norm is not None and norm > threshold else "≤"
         return [
             label,
             self.status,
-            f"{last['round'] + 1:,}/{self.total():,}",
+            f"{last['round'] + 1:,}/{self.total_rounds():,}",
             f"{last['loss']:.3g}",
             sparkline(self.losses),
-            clipping,
-            f"{self.metrics[name]:.3f}" if name else "",
+            "" if norm is None else f"{norm:.2g} {sign} {threshold:.2g}",
+            f"{self.metrics[metric]:.3f}" if metric else "",
             f"{last['seconds']:.0f} s",
         ]
 
 
-class Watch:
-    """The runs in some folders; new ones are found as they appear."""
+class Watcher:
+    """All runs in some folders; new ones are found as they appear."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        for folder in folders:
-            if not folder.is_dir():
-                raise EpisodeError(f"There is no folder {folder}: give a run's, or a sweep's.")
+        store.check_folders(folders)
         self._folders = list(folders)
-        self._followers: dict[Path, Follower] = {}
-        self._seen_at_work = -math.inf
+        self._runs: dict[Path, WatchedRun] = {}
+        self._last_active = -math.inf
 
-    def look(self) -> list[Follower]:
-        """All runs, up to date."""
+    def update(self) -> list[WatchedRun]:
+        """Read what is new, and return all runs."""
         for folder in self._folders:
-            for path in store.folders_of_runs(folder):
-                self._followers.setdefault(path, Follower(path))
-        for follower in self._followers.values():
-            follower.look()
-        return list(self._followers.values())
+            for path in store.run_folders(folder):
+                self._runs.setdefault(path, WatchedRun(path))
+        for run in self._runs.values():
+            run.update()
+        return list(self._runs.values())
 
-    def at_work(self) -> bool:
-        """Whether anything may still change: a run, a sweep or a study's trial holds its lock.
+    def is_active(self) -> bool:
+        """Whether anything may still change: a run, a sweep or a trial of a study holds its lock.
 
-        (A study holds none between two trials: so it is given some seconds.)
+        A study holds no lock between two trials, so it counts as active for some seconds more.
         """
         locks = [f / name for f in self._folders for name in ("sweep.lock", "runs/sweep.lock")]
         trials = [lock for f in self._folders for lock in f.glob("locks/*")]
-        working = any(map(is_locked, [*locks, *trials])) or any(
-            f.status == "running" for f in self._followers.values()
+        active = any(map(is_locked, [*locks, *trials])) or any(
+            run.status == "running" for run in self._runs.values()
         )
-        if working:
-            self._seen_at_work = time.monotonic()
-        return working or bool(trials and time.monotonic() - self._seen_at_work < PATIENCE)
+        if active:
+            self._last_active = time.monotonic()
+        return active or bool(trials and time.monotonic() - self._last_active < BETWEEN_TRIALS)
 
     def table(self) -> Table:
-        """What a terminal shows."""
-        followers = self.look()
-        waiting = sum(len(store.planned_runs(f)) for f in self._folders) - len(followers)
-        title = counted(len(followers), "run")
-        title += f", {waiting} to come" if waiting > 0 else ""
-        table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
-        for name in ("run", "status", "rounds", "loss", "", "‖G‖, γ/η", "figure", "time"):
-            right = name in ("rounds", "loss", "figure", "time")
-            table.add_column(
-                name, justify="right" if right else "left", no_wrap=name != "run", overflow="fold"
-            )
-        for follower, own in zip(followers, told_apart([f.config for f in followers]), strict=True):
-            table.add_row(*follower.row(own))
-        return table
+        """Read what is new, and return one row for each run."""
+        runs = self.update()
+        waiting = sum(len(store.planned_runs(f)) for f in self._folders) - len(runs)
+        title = counted(len(runs), "run") + (f", {waiting} waiting" if waiting > 0 else "")
+        metrics = {run.metric() for run in runs} - {""}
+        metric = metrics.pop() if len(metrics) == 1 else "metric"
+        columns = ["run #seed", "status", "rounds", "loss", "", "‖G‖, γ/η", metric, "time"]
+        descriptions = describe_differences([run.config for run in runs])
+        rows = [run.row(words) for run, words in zip(runs, descriptions, strict=True)]
+        return Table(title, columns, rows, left=2)
 
 
-def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
-    """The values as a row of small bars, oldest first."""
-    finite = [v for v in values if abs(v) < float("inf")]
+def sparkline(values: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
+    """Draw the finite values as a row of small bars, the oldest first."""
+    finite = [v for v in values if math.isfinite(v)]
     if len(finite) < 2:
         return ""
     step = max(1, -(-len(finite) // width))
-    means = [sum(finite[i : i + step]) / len(finite[i : i + step])
-             for i in range(0, len(finite), step)]  # fmt: skip
+    chunks = [finite[i : i + step] for i in range(0, len(finite), step)]
+    means = [sum(chunk) / len(chunk) for chunk in chunks]
     low, high = min(means), max(means)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0
     return "".join(BARS[round((m - low) * scale)] for m in means)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds this lock; asked of the kernel, so that nobody is kept from it."""
+    """Whether a process holds this lock.
+
+    The kernel is asked, as trying to take the lock could keep its owner from it.
+    """
     if not path.exists():
         return False
     try:
-        wanted, listed = path.stat(), Path("/proc/locks").read_text()
-    except OSError:
-        return _is_fresh(path)
-    device = f"{os.major(wanted.st_dev):02x}:{os.minor(wanted.st_dev):02x}"
-    return f" {device}:{wanted.st_ino} " in listed
-
-
-def _is_fresh(path: Path) -> bool:
-    """Where the kernel does not tell: whether anything was written beside it a minute ago."""
-    rounds = path.with_name(store.ROUNDS)
-    return rounds.exists() and time.time() - rounds.stat().st_mtime < 60
+        status, locks = path.stat(), Path("/proc/locks").read_text()
+    except OSError:  # no Linux: a run that wrote a round within the last minute counts as running
+        rounds = path.with_name(store.ROUNDS)
+        return rounds.exists() and time.time() - rounds.stat().st_mtime < 60
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    return f" {device}:{status.st_ino} " in locks

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from episode.core.algorithm import ALGORITHMS
-from episode.results.plots import draw_curves
+from episode.results.curves import draw_runs
 from episode.results.store import StoredRun, read_run
 from episode.runs.config import Experiment
 from episode.runs.records import Observe
@@ -44,7 +44,7 @@ def run_demo(
         target = folder / name
         play(experiment, target, watch(name, experiment), stop)
         runs.append(read_run(target))
-    draw_curves(
+    draw_runs(
         runs,
         folder / PICTURE,
         "Digits read by an Elman network, 8 clients with labels sorted, I = 8 local steps",

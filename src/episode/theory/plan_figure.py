@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from episode.results.drawing import as_image, pyplot
+from episode.results.figures import as_image, new_figure
 from episode.results.store import write_bytes
 from episode.theory.complexity import METHODS, Scenario
 from episode.theory.plan import TheoremPlan
@@ -24,7 +24,8 @@ STYLES: dict[str, tuple[str, str]] = {
 
 def draw_plan(made: TheoremPlan, scenario: Scenario, path: Path) -> None:
     """Write a PNG (or SVG, by the ending of the name) of R against I and against N."""
-    figure, axes = pyplot().subplots(1, 2, figsize=(12, 4.8), sharey=True)
+    figure = new_figure(figsize=(12, 4.8))
+    axes = figure.subplots(1, 2, sharey=True)
     _draw_panel(axes[0], made, scenario, "local_steps", [2**k for k in range(13)])
     _draw_panel(axes[1], made, scenario, "clients", [2**k for k in range(11)])
     axes[0].set(xlabel="I, local steps per round", ylabel="R, communication rounds")

@@ -1,0 +1,160 @@
+"""Figures of curves: rows of panels with one legend below them."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from episode.results.figures import DPI, OTHER, STYLES, as_image, new_figure
+from episode.results.store import StoredRun, write_bytes
+
+PANEL = (4.4, 3.1)
+"""Inches of a panel with its title and labels.
+
+All margins are fixed, which spares matplotlib a second drawing that only measures them."""
+LEFT, RIGHT, ABOVE, BELOW = 0.78, 0.14, 0.34, 0.54
+AXES = (PANEL[0] - LEFT - RIGHT, PANEL[1] - BELOW - ABOVE)
+X_LABEL, Y_LABEL = 0.29, 0.54
+"""Distance of the labels from the axes."""
+LEGEND_LINE = 0.21
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve; if it has no colour or style, it takes that of its algorithm."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    algorithm: str = ""
+    colour: str | None = None
+    style: str | None = None
+    marker: str | None = None
+    end_marker: str | None = None
+    """Marker of the last point only."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: list[Line] = field(default_factory=list)
+    log_x: bool = False
+    log_y: bool = False
+    y_limits: tuple[float, float] | None = None
+
+
+def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> None:
+    """Draw all panels into one figure, and write stem.png and stem.pdf."""
+    # Imported here, and printed without `savefig`, which would draw everything twice.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+    figure = panel_figure(rows)
+    png, pdf = io.BytesIO(), io.BytesIO()
+    agg: Any = FigureCanvasAgg(figure)  # matplotlib has no types for these two
+    agg.print_png(png, pil_kwargs={"compress_level": 3})
+    vector: Any = FigureCanvasPdf(figure)
+    vector.print_pdf(pdf, metadata={"CreationDate": None})
+    for suffix, image in ((".png", png), (".pdf", pdf)):
+        write_bytes(stem.with_name(stem.name + suffix), image.getvalue())
+
+
+def draw_runs(runs: Sequence[StoredRun], path: Path, title: str) -> None:
+    """Draw accuracy against gradients and exchanges, and loss against gradients, as a PNG."""
+    per_client, exchanges = "gradients per client", "exchanges with the server"
+    accuracy, unit = "test_accuracy", (0.0, 1.0)
+    panels = [
+        Panel("", per_client, "test accuracy", _lines(runs, "gradients", accuracy), y_limits=unit),
+        Panel(title, exchanges, "test accuracy", _lines(runs, "exchanges", accuracy), log_x=True,
+              y_limits=unit),
+        Panel("", per_client, "training loss", _lines(runs, "gradients", "train_loss"), log_y=True),
+    ]  # fmt: skip
+    write_bytes(path, as_image(panel_figure([panels]), "png"))
+
+
+def _lines(runs: Sequence[StoredRun], cost: str, metric: str) -> list[Line]:
+    lines = []
+    for run in runs:
+        evaluated = [r for r in run.rounds if metric in r.get("metrics", {})]
+        clients = max((len(r["cohort"]) for r in run.rounds), default=1)
+        scale = 1 / clients if cost == "gradients" else 1
+        label = run.label if run.status == "finished" else f"{run.label} ({run.status})"
+        x, y = [r[cost] * scale for r in evaluated], [r["metrics"][metric] for r in evaluated]
+        cross = "x" if run.status == "diverged" else None
+        lines.append(Line(label, x, y, run.label, end_marker=cross))
+    return lines
+
+
+def panel_figure(rows: Sequence[Sequence[Panel]]) -> Any:
+    """Return a matplotlib figure of all panels, with one legend for all of them."""
+    columns = max(len(row) for row in rows)
+    labels = list(dict.fromkeys(x.label for row in rows for panel in row for x in panel.lines))
+    across = _legend_columns(labels, columns * PANEL[0])
+    legend = -(-len(labels) // across) * LEGEND_LINE + 0.12 if len(labels) > 1 else 0
+    width, height = columns * PANEL[0], len(rows) * PANEL[1] + legend
+    figure = new_figure(figsize=(width, height), dpi=DPI)
+    handles: dict[str, Any] = {}
+    for r, row in enumerate(rows):
+        for c, panel in enumerate(row):
+            left, bottom = c * PANEL[0] + LEFT, height - (r + 1) * PANEL[1] + BELOW
+            place = (left / width, bottom / height, AXES[0] / width, AXES[1] / height)
+            handles |= _draw(figure.add_axes(place), panel)
+    if legend:
+        figure.legend(
+            handles.values(), handles.keys(), loc="lower center", ncols=across, frameon=False,
+            fontsize=9, borderaxespad=0.3,
+        )  # fmt: skip
+    return figure
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    """Return how many labels fit side by side into so many inches, in rows of equal length."""
+    longest = max(len(label) for label in labels) if labels else 1
+    across = max(1, min(len(labels), int(width / (0.085 * longest + 0.55))))
+    lines = -(-len(labels) // across)
+    return max(1, -(-len(labels) // lines)) if labels else 1
+
+
+def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
+    """Draw one panel, and return the lines for the legend by their labels."""
+    from matplotlib.ticker import LogFormatter
+
+    handles = {}
+    for line in panel.lines:
+        colour, style = STYLES.get(line.algorithm, OTHER)
+        finite = [(x, y) for x, y in zip(line.x, line.y, strict=True) if math.isfinite(y)]
+        marker = line.marker or ("o" if len(finite) == 1 else None)
+        (handle,) = axis.plot(
+            [x for x, _ in finite], [y for _, y in finite], line.style or style,
+            color=line.colour or colour, label=line.label, linewidth=1.6, marker=marker,
+            markersize=4,
+        )  # fmt: skip
+        handles[line.label] = handle
+        if line.end_marker and finite:
+            axis.plot(*finite[-1], line.end_marker, color=line.colour or colour)
+    # At fixed places: looking for free ones would take a third of the time.
+    axis.set_title(panel.title, fontsize=11, y=1.0)
+    axis.set_xlabel(panel.x_label)
+    axis.xaxis.set_label_coords(0.5, -X_LABEL / AXES[1])
+    axis.set_ylabel(panel.y_label)
+    axis.yaxis.set_label_coords(-Y_LABEL / AXES[0], 0.5)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25)
+    for which, is_log in (("x", panel.log_x), ("y", panel.log_y)):
+        if is_log:
+            axis.set(**{f"{which}scale": "log"})
+            # "20" instead of "2 × 10¹", which would not fit beside the label.
+            getattr(axis, f"{which}axis").set_minor_formatter(LogFormatter())
+        else:
+            axis.locator_params(which, nbins=6, steps=(1, 2, 5, 10))
+    if panel.y_limits:
+        axis.set_ylim(*panel.y_limits)
+    return handles
