@@ -196,7 +196,8 @@ def _load_module(module: str, kind: str, name: str) -> ModuleType:
 
 def explain(error: Exception) -> str:
     """Say what went wrong in somebody else's code and, if it is known, in which line."""
-    ours = f"{Path(__file__).parent}{os.sep}", str(Path(importlib.__file__).parent), "<frozen"
+    folders = (str(Path(file).parent) + os.sep for file in (__file__, importlib.__file__))
+    ours = *folders, "<frozen", "<string>"
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(ours)]
     lines = [frame.lineno for frame in theirs if frame.filename == theirs[0].filename]

@@ -205,7 +205,6 @@ _BUILT_IN = {
     "episode_plus_plus": Algorithm(Remembered(), Episodic()),
     "parallel_sgd": Algorithm(Synchronous(), Unclipped()),
 }
-
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm", GROUP, _BUILT_IN)
 """The built-in algorithms by name, as a read-only mapping: `ALGORITHMS["episode"]`.
 
