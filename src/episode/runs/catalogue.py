@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from episode.core.algorithm import ALGORITHMS
+from episode.core.algorithm import ALGORITHMS, Algorithm
+from episode.errors import EpisodeError
 from episode.tasks import TASKS
 
 ENGINES = {
@@ -29,9 +30,20 @@ def catalogue() -> dict[str, dict[str, str]]:
     """Names and lines, by kind."""
     return {
         "algorithms": {
-            name: f"{_ALGORITHMS[name]} [{a.correction.name} x {a.clipping.name}]"
-            for name, a in ALGORITHMS.items()
+            name: _algorithm_line(name, line) for name, line in ALGORITHMS.summaries().items()
         },
-        "tasks": {name: task.summary for name, task in TASKS.items()},
+        "tasks": TASKS.summaries(),
         "engines": ENGINES,
     }
+
+
+def _algorithm_line(name: str, line: str) -> str:
+    """A line about an algorithm and its cell; an entry point may be a piece instead."""
+    try:
+        algorithm = ALGORITHMS.find(name)
+    except EpisodeError:  # the line says why it cannot be imported
+        return line
+    if not isinstance(algorithm, Algorithm):
+        return line
+    cell = f"[{algorithm.correction.name} x {algorithm.clipping.name}]"
+    return f"{_ALGORITHMS[name]} {cell}" if name in _ALGORITHMS else cell
