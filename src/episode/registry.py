@@ -110,7 +110,12 @@ class Registry(Mapping[str, T]):
                 for key, value in vars(module).items()
                 if getattr(value, "__module__", "") == module.__name__ or key.isupper()
             ]
-            raise unknown(self.kind, name, own) from None
+            if where == "__main__":  # of another process, such as a Flower site
+                raise EpisodeError(
+                    f"There is no {self.kind} {name!r} here: it was defined in a script that this "
+                    "process does not run. Put it into a module that is installed here too."
+                ) from None
+            raise unknown(self.kind, name, own or self.names()) from None
 
     def name_of(self, thing: type) -> str:
         """Return the name under which `find` finds a class again.

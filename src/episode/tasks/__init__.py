@@ -28,6 +28,9 @@ def task_named(name: str) -> type[TaskSettings]:
         name: A built-in task, an entry point in the group `episode.tasks`, `my_task.py:MyTask`
             or `my_package.module:MyTask`.
 
+    Returns:
+        A subclass of `TaskSettings`; its instances hold the settings and build the task.
+
     Raises:
         EpisodeError: There is no such task, it cannot be imported, or it is not a task.
 
