@@ -1,7 +1,10 @@
-"""A task of your own in one file: which of two noisy sine waves is it?
+"""A task of your own in one file: tell noisy sine waves of two frequencies apart.
 
-episode run --task examples/my_task.py:Waves
-episode run --task examples/my_task.py:Waves --set task.noise=2 --set algorithm=celgc
+    episode run --task examples/my_task.py:Waves
+    episode run --task examples/my_task.py:Waves --set task.noise=2 --set algorithm=celgc
+
+In an installed package it is found as `my_package.my_task:Waves`, or by a name of its own if the
+package has an entry point for it in the group `episode.tasks`.
 """
 
 from __future__ import annotations
@@ -13,16 +16,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from episode.data.partition import by_dirichlet, select
-from episode.randomness import generator
-from episode.tasks.neural import NeuralTask
-from episode.tasks.settings import TaskSettings
+from episode import NeuralTask, TaskSettings, by_dirichlet
 
 
 class Waves(TaskSettings):
-    """Settings are fields, checked and stored with the run; `build` makes model and data."""
+    """The task's settings are fields, checked and stored with the run; `build` makes the task."""
 
-    summary: ClassVar[str] = "slow or fast sine waves, told apart by a GRU"
+    summary: ClassVar[str] = "slow and fast sine waves, told apart by a GRU"
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "schedule": {"eta": 0.5, "gamma": 0.2},
         "budget": {"rounds": 15, "local_steps": 4},
@@ -33,11 +33,10 @@ class Waves(TaskSettings):
     alpha: float = Field(default=0.5, gt=0)
 
     def build(self, seed: int, device: str) -> NeuralTask:
-        """Everything that is drawn comes from the seed, so that a run can be repeated."""
+        """Make the model and the data. All randomness comes from the seed: runs are repeatable."""
         waves, labels = self._draw(800, seed)
-        clients = select(
-            (waves, labels), by_dirichlet(labels, self.num_clients, self.alpha, seed, minimum=32)
-        )
+        parts = by_dirichlet(labels, self.num_clients, self.alpha, seed, minimum=32)
+        clients = [(waves[part], labels[part]) for part in parts]
         test = self._draw(400, seed + 1)
         torch.manual_seed(seed)
         return NeuralTask(
@@ -52,7 +51,7 @@ class Waves(TaskSettings):
         )
 
     def _draw(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
-        source = generator(seed, "waves")
+        source = torch.Generator().manual_seed(seed)
         labels = torch.randint(2, (count,), generator=source)
         time = torch.linspace(0, 6, 24)
         clean = torch.sin(time * (1.0 + labels[:, None]))
@@ -69,6 +68,6 @@ class Listener(nn.Module):
         self.head = nn.Linear(16, 2)
 
     def forward(self, waves: Tensor) -> Tensor:
-        """Scores `[batch, 2]`."""
+        """Return scores `[batch, 2]`."""
         scores: Tensor = self.head(self.recurrence(waves)[0][:, -1])
         return scores

@@ -99,6 +99,8 @@ def test_a_class_in_a_module_is_found_and_named() -> None:
         ("", "fractions:Fractoin", "did you mean 'fractions:Fraction'"),
         ("", "broken_plug:Plug", "broken_plug cannot be imported: ZeroDivisionError in line 2"),
         ("", "broken", "broken_plug cannot be imported"),
+        ("", "__main__:Mine", "no thing '__main__:Mine' here: it was defined in a script"),
+        ("", "file.py:Mine", "There is no thing 'file.py:Mine': use one of broken, lazy, own"),
     ],
 )
 def test_every_mistake_is_a_sentence(

@@ -39,8 +39,7 @@ class Pieces(Registry[type[P]]):
 
     def describe(self, piece: P) -> str | dict[str, Any]:
         """Return the piece as JSON values: its name, or a table of its name and its fields."""
-        name = self.name_of(type(piece))
-        values = {f.name: getattr(piece, f.name) for f in fields(piece)}  # type: ignore[arg-type]
+        name, values = self.name_of(type(piece)), self._values(piece)
         return {"name": name, **values} if values else name
 
     def build(self, given: Any, at: str) -> P:
@@ -71,6 +70,11 @@ class Pieces(Registry[type[P]]):
         if isinstance(piece, type):
             raise EpisodeError(f"The {self.kind} is a class: give {piece.__name__}(), with ().")
         self._check_class(type(piece).__name__, type(piece))
+        self._values(piece)
+
+    def _values(self, piece: P) -> dict[str, Any]:
+        values = {f.name: getattr(piece, f.name) for f in fields(piece)}  # type: ignore[arg-type]
+        return read_fields(type(piece), values, f"algorithm.{self.kind}")
 
     def _check_class(self, name: str, found: Any) -> None:
         if not (isinstance(found, type) and issubclass(found, self.base)):

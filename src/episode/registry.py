@@ -42,6 +42,7 @@ class Registry(Mapping[str, T]):
         group: Group of entry points through which other packages add to it, such as
             "episode.tasks".
         built_in: The built-in things by name. A text `"module:attribute"` is imported on demand.
+        summaries: A line about each built-in thing, so that listing need not import it.
 
     Example:
         >>> numbers = Registry("number", "my.numbers", {"pi": "math:pi", "two": 2})
@@ -54,10 +55,17 @@ class Registry(Mapping[str, T]):
         episode.errors.EpisodeError: There is no number 'tow': did you mean 'two'?
     """
 
-    def __init__(self, kind: str, group: str, built_in: Mapping[str, T | str]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        built_in: Mapping[str, T | str],
+        summaries: Mapping[str, str] | None = None,
+    ) -> None:
         self.kind = kind
         self.group = group
         self._built_in = dict(built_in)
+        self._summaries = dict(summaries or {})
 
     def __getitem__(self, name: str) -> T:
         thing = self._built_in[name]
@@ -110,7 +118,12 @@ class Registry(Mapping[str, T]):
                 for key, value in vars(module).items()
                 if getattr(value, "__module__", "") == module.__name__ or key.isupper()
             ]
-            raise unknown(self.kind, name, own) from None
+            if where == "__main__":  # of another process, such as a Flower site
+                raise EpisodeError(
+                    f"There is no {self.kind} {name!r} here: it was defined in a script that this "
+                    "process does not run. Put it into a module that is installed here too."
+                ) from None
+            raise unknown(self.kind, name, own or self.names()) from None
 
     def name_of(self, thing: type) -> str:
         """Return the name under which `find` finds a class again.
@@ -136,6 +149,8 @@ class Registry(Mapping[str, T]):
         """Return a line about each of `names`: its `summary`, or its docstring's first line."""
 
         def summary(name: str) -> str:
+            if name in self._summaries:
+                return self._summaries[name]
             try:
                 thing = self.find(name)
             except EpisodeError as error:
@@ -196,7 +211,8 @@ def _load_module(module: str, kind: str, name: str) -> ModuleType:
 
 def explain(error: Exception) -> str:
     """Say what went wrong in somebody else's code and, if it is known, in which line."""
-    ours = f"{Path(__file__).parent}{os.sep}", str(Path(importlib.__file__).parent), "<frozen"
+    folders = (str(Path(file).parent) + os.sep for file in (__file__, importlib.__file__))
+    ours = *folders, "<frozen", "<string>"
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith(ours)]
     lines = [frame.lineno for frame in theirs if frame.filename == theirs[0].filename]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 from torch import nn
 
-from episode import ALGORITHMS, Algorithm, EpisodeError, Uniform
+from episode import ALGORITHMS, Algorithm, Clipping, EpisodeError, Resampled, Uniform
 from episode.errors import ClusterError
 from episode.federation.protocols import Task
 from episode.flower.client import Site, add_actions
@@ -54,6 +55,34 @@ def test_every_algorithm_gives_the_numbers_of_the_simulation(name: str) -> None:
 )
 def test_options_too(algorithm: Algorithm) -> None:
     assert_same(on_flower(algorithm).model, in_simulation(algorithm))
+
+
+@dataclass(frozen=True)
+class Soft(Clipping):
+    """A clipping that the sites can import."""
+
+    scale: float = 1.0
+
+    def step_size(self, g_norm: Any, G_norm: Any, eta: Any, gamma: Any) -> Any:
+        return eta / (1 + eta * g_norm / (self.scale * gamma))
+
+
+def test_a_clipping_of_ones_own_gives_the_numbers_of_the_simulation() -> None:
+    one, fifty = (Algorithm(Resampled(), Soft(scale)) for scale in (1.0, 50.0))
+    assert_same(on_flower(one).model, in_simulation(one))
+    assert_same(on_flower(fifty).model, in_simulation(fifty))
+
+
+def test_a_site_that_lacks_a_piece_says_so_before_the_first_round() -> None:
+    @dataclass(frozen=True)
+    class Unknown(Soft):
+        """Defined in here, it cannot be found by its name."""
+
+    network = grid()
+    message = r"before round 0: site \d .* failed: There is no clipping '.*Unknown'"
+    with pytest.raises(EpisodeError, match=message):
+        on_flower(Algorithm(Resampled(), Unknown()), grid=network)
+    assert {m.metadata.message_type for m in network.sent} == {"query.episode"}
 
 
 @pytest.mark.parametrize("name", ["episode", "scaffold", "episode_plus_plus"])

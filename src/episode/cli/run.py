@@ -141,7 +141,7 @@ def list_names(
     as_json: AsJson = False,
 ) -> None:
     """List algorithms, tasks and engines, one line each."""
-    from episode.runs.catalogue import catalogue
+    from episode.catalogue import catalogue
 
     kinds = catalogue()
     if kind not in (*kinds, "all"):

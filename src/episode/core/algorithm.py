@@ -119,6 +119,9 @@ class Algorithm:
         A piece without fields is its name, any other a table of its name and its fields. The
         fields of the built-in descent stand among the options.
 
+        Returns:
+            The correction, the clipping and all options, defaults included.
+
         Example:
             >>> values = Algorithm.named("episode", momentum=0.9).to_dict()
             >>> values["correction"], values["clipping"], values["momentum"]
@@ -142,6 +145,9 @@ class Algorithm:
         Args:
             values: `correction` and `clipping` (or the `name` of an algorithm), each a name or a
                 table of a name and fields, and any options.
+
+        Returns:
+            The algorithm.
 
         Raises:
             EpisodeError: There is no such piece or option, or a value is wrong.
@@ -189,6 +195,9 @@ class Algorithm:
                 `my_file.py:MINE` or `my_package.module:MINE`.
             **options: Values as in `to_dict`.
 
+        Returns:
+            The algorithm.
+
         Raises:
             EpisodeError: There is no such algorithm or option, or a value is wrong.
 
@@ -221,7 +230,6 @@ _BUILT_IN = {
     "episode_plus_plus": Algorithm(Remembered(), Episodic()),
     "parallel_sgd": Algorithm(Synchronous(), Unclipped()),
 }
-
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm", GROUP, _BUILT_IN)
 """The built-in algorithms by name, as a read-only mapping: `ALGORITHMS["episode"]`.
 

@@ -14,7 +14,7 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,8 +44,6 @@ class Distributed(Engine):
         cluster: The processes of the run.
         workers: Threads of this rank; None shares the host's cores among its ranks.
     """
-
-    summary: ClassVar[str] = "clients over processes and machines: torchrun -m episode run ..."
 
     def __init__(
         self, task: Task, algorithm: Algorithm, cluster: Cluster, workers: int | None = None

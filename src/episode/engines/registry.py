@@ -1,4 +1,4 @@
-"""The engines by name, and the one place where the engine of a run is chosen."""
+"""The one place where the engine of a run is chosen."""
 
 from __future__ import annotations
 
@@ -7,23 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+from episode.catalogue import ENGINES
 from episode.engines.rendezvous import under_torchrun
 from episode.errors import EpisodeError
 from episode.federation.job import EngineSettings, Job
 from episode.federation.processes import Processes
 from episode.federation.protocols import Engine
-from episode.registry import Registry
-
-ENGINES: Registry[type[Engine]] = Registry(
-    "engine",
-    "episode.engines",
-    {
-        "simulation": "episode.engines.simulation:Simulation",
-        "distributed": "episode.engines.distributed:Distributed",
-        "flower": "episode.flower.simulation:FlowerSimulation",
-    },
-)
-"""Engine classes by name. Other packages add theirs through entry points in `episode.engines`."""
 
 
 def engine_class(name: str) -> type[Engine]:

@@ -37,7 +37,6 @@ class Simulation(Engine):
         workers: Number of threads; None for one per core (one on a GPU).
     """
 
-    summary: ClassVar[str] = "all clients in this process, on worker threads"
     single_process: ClassVar[bool] = True
 
     def __init__(self, task: Task, algorithm: Algorithm, workers: int | None = None) -> None:

@@ -144,8 +144,8 @@ class Engine(ABC):
     Example:
         >>> from episode import Engine
         >>> from episode.engines.simulation import Simulation
-        >>> issubclass(Simulation, Engine), Simulation.summary
-        (True, 'all clients in this process, on worker threads')
+        >>> issubclass(Simulation, Engine), Simulation.single_process
+        (True, True)
     """
 
     summary: ClassVar[str] = ""

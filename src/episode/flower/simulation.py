@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from episode.engines.simulation import usable_cores
 from episode.errors import ClusterError, EpisodeError
@@ -37,10 +37,6 @@ warning of Ray about its next version."""
 
 class FlowerSimulation(Engine):
     """Opens a `FlowerEngine` on Flower's simulation, with one node per client."""
-
-    summary: ClassVar[str] = (
-        "clients as Flower's nodes, simulated here; at real sites: episode flower app"
-    )
 
     @classmethod
     def join(cls, settings: EngineSettings, hello: Mapping[str, Any]) -> Processes:

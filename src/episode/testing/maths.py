@@ -29,6 +29,9 @@ def verify(make_engine: MakeEngine = in_this_process) -> Iterator[Check]:
         make_engine: Makes the engine to run on, from a task and an algorithm; the simulation in
             this process by default.
 
+    Yields:
+        A check, as soon as it is done; it may have failed.
+
     Example:
         >>> next(verify()).passed
         True

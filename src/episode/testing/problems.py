@@ -135,7 +135,8 @@ def distance(path: Sequence[Tensor], other: Sequence[Any]) -> float:
     """Return the largest difference of two paths in any coordinate; infinite if one is longer."""
     if len(path) != len(other):
         return float("inf")
-    return max(gap(np.asarray(a), np.asarray(b)) for a, b in zip(path, other, strict=True))
+    gaps = [gap(np.asarray(a), np.asarray(b)) for a, b in zip(path, other, strict=True)]
+    return float(np.max(gaps))  # NaN if one of them is, which Python's max would pass over
 
 
 def gap(a: Vector, b: Vector) -> float:
