@@ -302,7 +302,7 @@ def test_a_bad_piece_is_refused_in_a_sentence(
 
 
 def test_an_algorithm_that_is_none_is_refused(file: Path) -> None:
-    with pytest.raises(EpisodeError, match=r"piece.py:Soft is not an Algorithm\(correction, clip"):
+    with pytest.raises(EpisodeError, match=r"piece.py:Soft.: give a name"):
         read_experiment(None, ["algorithm=piece.py:Soft"])
 
 

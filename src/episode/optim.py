@@ -341,7 +341,7 @@ class FederatedSGD(torch.optim.Optimizer):
 def _algorithm(algorithm: str | Algorithm, momentum: float, nesterov: bool) -> Algorithm:
     if isinstance(algorithm, str):
         return Algorithm.named(algorithm, momentum=momentum, nesterov=nesterov)
-    algorithm = Algorithm.of(algorithm)
+    algorithm = Algorithm.named(algorithm)
     if momentum or nesterov:
         raise EpisodeError("Give momentum in the Algorithm's own Descent, not beside it.")
     if algorithm.descent.weight_decay:

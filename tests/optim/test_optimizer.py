@@ -147,7 +147,7 @@ def test_frozen_and_untouched_parameters_stay() -> None:
         ({"gamma": float("nan")}, "gamma is nan"),
         ({"local_steps": 0}, "local_steps is 0"),
         ({"algorithm": "epsode"}, "did you mean 'episode'"),
-        ({"algorithm": 3}, "algorithm is a int"),
+        ({"algorithm": 3}, "algorithm is 3: give a name"),
         ({"algorithm": Algorithm(Resampled(), Unclipped()), "momentum": 0.5}, "Descent"),
         ({"momentum": 1.5}, "momentum is 1.5"),
     ],

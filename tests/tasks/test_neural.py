@@ -194,7 +194,7 @@ def test_a_small_client_is_a_warning_not_an_error() -> None:
         ({"rounds": 3.0}, "rounds is 3.0: it must be a whole number"),
         ({"seed": "x"}, "seed is 'x'"),
         ({"workers": "2"}, "workers is '2'"),
-        ({"algorithm": 3}, "algorithm is a int: give a name"),
+        ({"algorithm": 3}, "algorithm is 3: give a name"),
         ({"algorithm": "EPISODE"}, "did you mean 'episode'"),
         ({"evaluate": lambda m: 0.5}, r"evaluate\(model\) returned 0.5"),
         ({"evaluate": lambda m: {"a": m.weight}}, "a dict of names and numbers"),

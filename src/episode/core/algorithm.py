@@ -171,28 +171,12 @@ class Algorithm:
         return cls(correction, clipping, descent, **options)
 
     @classmethod
-    def of(cls, algorithm: str | Algorithm) -> Algorithm:
-        """Return the algorithm itself, or the one of this name.
-
-        Raises:
-            EpisodeError: There is no algorithm of this name, or it is neither name nor algorithm.
-        """
-        if isinstance(algorithm, str):
-            return cls.named(algorithm)
-        if not isinstance(algorithm, Algorithm):
-            raise EpisodeError(
-                f"algorithm is a {type(algorithm).__name__}: give a name, such as 'episode', or "
-                "an Algorithm(correction, clipping)."
-            )
-        return algorithm
-
-    @classmethod
-    def named(cls, name: str, **options: Any) -> Algorithm:
+    def named(cls, name: str | Algorithm, **options: Any) -> Algorithm:
         """Find an algorithm by its name, and change some of its options.
 
         Args:
             name: One of `ALGORITHMS`, an entry point in the group `episode.algorithms`,
-                `my_file.py:MINE` or `my_package.module:MINE`.
+                `my_file.py:MINE` or `my_package.module:MINE`; or an algorithm itself.
             **options: Values as in `to_dict`.
 
         Returns:
@@ -205,9 +189,12 @@ class Algorithm:
             >>> Algorithm.named("episode", momentum=0.9).descent.momentum
             0.9
         """
-        found = ALGORITHMS.find(str(name))
+        found = ALGORITHMS.find(name) if isinstance(name, str) else name
         if not isinstance(found, Algorithm):
-            raise EpisodeError(f"{name} is not an Algorithm(correction, clipping): give one.")
+            raise EpisodeError(
+                f"algorithm is {name!r}: give a name, such as 'episode', or an "
+                "Algorithm(correction, clipping)."
+            )
         if not options:
             return found
         values = found.to_dict()

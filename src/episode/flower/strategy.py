@@ -88,7 +88,7 @@ class EpisodeStrategy(Strategy):
         evaluate_every: int = 1,
         weighted_by_key: str = "num-examples",
     ) -> None:
-        self.algorithm = Algorithm.of(algorithm)
+        self.algorithm = Algorithm.named(algorithm)
         if not 0 <= fraction_evaluate <= 1:
             raise EpisodeError(f"fraction_evaluate is {fraction_evaluate}: it must be 0 to 1.")
         self.schedule = schedule or Schedule(eta, gamma)

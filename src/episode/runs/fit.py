@@ -108,7 +108,7 @@ def fit(
     if cohorts is not None and not isinstance(cohorts, Cohorts):
         raise EpisodeError(f"cohorts is {cohorts!r}: give Full(), Uniform(...) or Cyclic(...).")
     plan = Plan(
-        Algorithm.of(algorithm),
+        Algorithm.named(algorithm),
         schedule or Schedule(eta, gamma),
         rounds,
         local_steps,
