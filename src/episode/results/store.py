@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
+from episode.files import write_whole
 
 CONFIG = "config.json"
 ENVIRONMENT = "env.json"
@@ -116,31 +116,21 @@ def damaged(path: Path, line: int) -> EpisodeError:
 
 
 def write_text(path: Path, text: str) -> None:
-    """The whole text or nothing: written beside, synced, renamed."""
+    """Write a text file whole or not at all."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """The whole content or nothing; what keeps it from being written is one sentence."""
+    """Write a file whole or not at all, in a folder that is made if necessary.
+
+    Raises:
+        EpisodeError: The file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
+        write_whole(path, content)
     except OSError as error:
         raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """The whole content or nothing, in a folder that is there."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def is_pruned(folder: Path) -> bool:
