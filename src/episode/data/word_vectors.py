@@ -21,10 +21,15 @@ Floats = npt.NDArray[np.float32]
 
 
 def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Floats]:
-    """The rows of the wanted words, and the vectors `[words, dimension]`.
+    """Read the vectors of the wanted words, the first one of each.
 
-    Keeps the wanted words only, the first vector of each. A word may hold blanks (GloVe 840B has
-    some): the last `dimension` fields are the vector.
+    A word may contain blanks (some of GloVe 840B do): the last `dimension` fields are the vector.
+
+    Returns:
+        The row of each word that was found, and the vectors `[words, dimension]`.
+
+    Raises:
+        EpisodeError: None of the words was found, or the file is wrong; the line is named.
     """
     rows: dict[str, int] = {}
     kept: list[Floats] = []
@@ -33,12 +38,14 @@ def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Fl
             rows[entry.word] = len(kept)
             kept.append(_vector(path, entry))
     if not kept:
-        raise EpisodeError(f"None of the words has a vector in {path}: is it of another language?")
+        raise EpisodeError(
+            f"None of the words has a vector in {path}: is it a file for another language?"
+        )
     return rows, np.stack(kept)
 
 
 class _Entry(NamedTuple):
-    """A line: its number, its word, the rest of it, and how many numbers that must be."""
+    """A line: its number, its word, the rest of it, and how many numbers the rest must have."""
 
     line: int
     word: str
@@ -47,7 +54,7 @@ class _Entry(NamedTuple):
 
 
 def _entries(path: Path) -> Iterator[_Entry]:
-    """The file's words, read once, line by line; the first tells the dimension of all."""
+    """Read the file line by line; the first line decides the dimension of all vectors."""
     dimension = 0
     for number, line in _lines(path):
         if not line.strip():
@@ -55,7 +62,7 @@ def _entries(path: Path) -> Iterator[_Entry]:
         if not dimension:
             first = line.split()
             if len(first) == 2 and all(f.isdigit() for f in first):
-                continue  # word2vec's header: how many words, which dimension
+                continue  # word2vec's header: the number of words and the dimension
             dimension = len(first) - 1
             if dimension < 1:
                 raise _wrong(path, number, "is not a word and its vector")
@@ -71,26 +78,20 @@ def _vector(path: Path, entry: _Entry) -> Floats:
     try:
         vector = np.array(entry.numbers.split(), dtype=np.float32)
     except ValueError:
-        raise _wrong(path, entry.line, "has something that is not a number") from None
+        raise _wrong(path, entry.line, "contains something that is not a number") from None
     if len(vector) != entry.dimension:
-        wrong = f"has {len(vector)} numbers, but the first line has {entry.dimension}"
-        raise _wrong(path, entry.line, f"{wrong}: all vectors must have one dimension")
+        raise _wrong_dimension(path, entry.line, len(vector), entry.dimension)
     if not np.isfinite(vector).all():
-        raise _wrong(path, entry.line, "has a number that is not finite")
+        raise _wrong(path, entry.line, "contains a number that is not finite")
     return vector
 
 
 def _join_blanks(path: Path, number: int, line: str, dimension: int) -> tuple[str, str]:
-    """The word and the vector of a line with more or fewer fields than it should have."""
+    """Split a line whose word contains blanks into the word and its vector."""
     fields = line.rstrip().split(" ")
     word, vector = fields[:-dimension], fields[-dimension:]
     if not word or all(_is_number(f) for f in word[1:]):
-        raise _wrong(
-            path,
-            number,
-            f"has {len(fields) - 1} numbers, but the first line has {dimension}: "
-            "all vectors must have one dimension",
-        )
+        raise _wrong_dimension(path, number, len(fields) - 1, dimension)
     return " ".join(word), " ".join(vector)
 
 
@@ -106,6 +107,11 @@ def _wrong(path: Path, number: int, what: str) -> EpisodeError:
     return EpisodeError(f"Line {number} of the vectors {path} {what}.")
 
 
+def _wrong_dimension(path: Path, number: int, found: int, dimension: int) -> EpisodeError:
+    what = f"has {found} numbers, but the first line has {dimension}"
+    return _wrong(path, number, f"{what}: all vectors must have the same dimension")
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
@@ -114,7 +120,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield number, line
     except (EOFError, zlib.error, zipfile.BadZipFile, gzip.BadGzipFile):
         raise EpisodeError(
-            f"The vectors {path} are damaged or cut off after line {number}: get the file again."
+            f"The vectors {path} are damaged or cut off after line {number}: download them again."
         ) from None
     except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in another way
         raise EpisodeError(f"The vectors {path} cannot be unpacked ({error}).") from None
@@ -126,7 +132,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def open_vectors(path: Path) -> Iterator[IO[str]]:
-    """The file's text; in an archive of several, `archive.zip/name.txt` names one."""
+    """Open a file as text; `archive.zip/name.txt` names one of an archive's files."""
     if path.suffix == ".gz":
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as text:
             yield text
@@ -142,8 +148,12 @@ def open_vectors(path: Path) -> Iterator[IO[str]]:
             yield text
 
 
-def vectors_file(path: Path) -> Path:
-    """The file on the disk, for `archive.zip/name.txt` the archive; refuses one that is missing."""
+def require_vectors(path: Path) -> Path:
+    """Return the file on the disk: for `archive.zip/name.txt`, the archive.
+
+    Raises:
+        EpisodeError: There is no such file.
+    """
     real = path.parent if path.parent.suffix == ".zip" else path
     if not real.is_file():
         raise EpisodeError(
@@ -159,22 +169,26 @@ def _member(zipped: zipfile.ZipFile, archive: Path, inner: str | None) -> str:
     if len(chosen) == 1:
         return chosen[0]
     if not names:
-        raise EpisodeError(f"{archive} holds no .txt file of vectors.")
-    raise EpisodeError(f"{archive} holds {', '.join(names)}: name one, as {archive}/{names[0]}.")
+        raise EpisodeError(f"{archive} contains no .txt file of vectors.")
+    raise EpisodeError(f"{archive} contains {', '.join(names)}: name one, as {archive}/{names[0]}.")
 
 
 def count_vectors(path: Path) -> int:
-    """How many words a file has; reads all of it, and names a line that is wrong."""
-    inner = [path]
+    """Return how many words a file has, all files of an archive together.
+
+    Raises:
+        EpisodeError: Names the first line that is wrong.
+    """
+    files = [path]
     if path.suffix == ".zip":
         try:
             with zipfile.ZipFile(path) as zipped:
                 names = [n for n in zipped.namelist() if n.endswith(".txt")]
         except zipfile.BadZipFile:
             raise EpisodeError(f"The vectors {path} are damaged or cut off.") from None
-        inner = [path / Path(n).name for n in names] if len(names) > 1 else [path]
+        files = [path / Path(n).name for n in names] if len(names) > 1 else [path]
     return sum(
         len(_vector(file, entry)) > 0
-        for file in inner
+        for file in files
         for entry in track(_entries(file), f"reading {file.name}")
     )

@@ -257,7 +257,7 @@ def _parse(model: type[T], section: str, values: Mapping[str, Any]) -> T:
         problem = error.errors()[0]
         key = ".".join([section, *map(str, problem["loc"])]).strip(".")
         if problem["type"] == "extra_forbidden":
-            names = [f"{section}.{n}" for n in model.model_fields]
+            names = [f"{section}.{f.alias or n}" for n, f in model.model_fields.items()]
             if section == "task":
                 names.append("task.name")
             raise unknown("setting", key, names) from None

@@ -69,7 +69,7 @@ def _defaults_of(start: dict[str, Any], values: Mapping[str, Any]) -> dict[str, 
 
 
 def partitions_of(runs: Sequence[StoredRun]) -> list[Partition]:
-    """Clients by labels, for each way in which the runs' data were dealt out, up to a dozen."""
+    """Clients by labels, for each way in which the runs' data were distributed, up to a dozen."""
     found: dict[str, Partition] = {}
     for run in runs:
         try:
@@ -77,7 +77,7 @@ def partitions_of(runs: Sequence[StoredRun]) -> list[Partition]:
         except EpisodeError:
             continue
         partition_settings = {
-            k: v for k, v in experiment.task.model_dump(mode="json").items() if k in DEALT_BY
+            k: v for k, v in experiment.task.model_dump(mode="json").items() if k in PARTITIONED_BY
         }
         key = json.dumps([partition_settings, experiment.seed])
         if key in found or len(found) >= MOST_PARTITIONS:
@@ -88,7 +88,7 @@ def partitions_of(runs: Sequence[StoredRun]) -> list[Partition]:
     return list(found.values())
 
 
-DEALT_BY = (
+PARTITIONED_BY = (
     "data", "num_clients", "partition", "similarity", "alpha", "labels_per_client", "evaluate_on",
     "minimum_tweets",
 )  # fmt: skip
@@ -96,20 +96,14 @@ DEALT_BY = (
 
 
 def _partition(experiment: Experiment) -> Partition | None:
-    deal = getattr(experiment.task, "deal", None)
-    if deal is None:
-        return None
-    from episode.data.partition import count_labels
-
     try:
-        dealt = deal(experiment.seed)
+        found = experiment.task.partition(experiment.seed)
     except EpisodeError:
         return None  # the data are not on this machine
-    present, counts = count_labels(dealt.labels, dealt.parts)
-    similarity = getattr(experiment.task, "similarity", None)
-    words = "" if similarity is None else f"s = {similarity:g}%, "
-    names = [dealt.names[int(n)] for n in present]
-    return Partition(f"{words}seed {experiment.seed}", names, counts.tolist())
+    if found is None:
+        return None
+    counts = experiment.task.label_counts(found, experiment.seed)
+    return Partition(counts.title, counts.labels, counts.counts)
 
 
 def _experiment(config: Mapping[str, Any]) -> Experiment:

@@ -1,15 +1,17 @@
-"""What classifiers share: a loss and an evaluation for batches of (inputs …, labels)."""
+"""Classification: a task, a loss and an evaluation for batches of (inputs …, labels)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from episode.data.batches import Gathers
-from episode.data.sources.layout import only_in_test
+from episode.data.batches import BatchDataset, LabelledDataset
+from episode.data.partition import Partition
+from episode.data.sources.source import not_trained_on
+from episode.federation.protocols import LabelCounts
 from episode.randomness import derive, permutation
 from episode.tasks.losses import LOSSES, LossName
 from episode.tasks.neural import Evaluate, Loss, NeuralTask, to_device
@@ -18,44 +20,49 @@ from episode.tasks.precision import Precision
 EVALUATION_BATCH = 256
 
 
-class Settings(Protocol):
-    """What a task's settings must say about its training."""
+class TrainingSettings(Protocol):
+    """The settings that every classification task has."""
 
     @property
     def batch_size(self) -> int: ...
+    @property
+    def loss(self) -> LossName: ...
     @property
     def train_evaluated(self) -> int: ...
     @property
     def evaluate_on(self) -> str: ...
     @property
     def precision(self) -> Precision: ...
-
-
-class Labelled(Gathers, Protocol):
-    """A dataset that knows its labels, as numbers."""
-
-    @property
-    def labels(self) -> Tensor: ...
+    def label_counts(self, partition: Partition, seed: int) -> LabelCounts: ...
 
 
 def classifier(
-    settings: Settings,
+    settings: TrainingSettings,
     make_model: Callable[[], nn.Module],
-    loss: LossName,
-    clients: Sequence[Labelled],
-    train: Labelled,
-    held_out: Labelled,
-    names: Sequence[str],
+    data: LabelledDataset,
+    partition: Partition,
+    held_out: LabelledDataset,
     seed: int,
     device: str,
 ) -> NeuralTask:
-    """The task of training a model on the clients and evaluating it on two splits.
+    """Return the task of training a model on the clients' data and evaluating it on two splits.
 
-    The model is that of the seed, however many models were made before.
+    Args:
+        settings: The task's settings.
+        make_model: Makes the model; it starts from the same weights for the same seed.
+        data: The training examples, which `partition` distributes.
+        partition: The examples of each client, as indices into `data`.
+        held_out: The examples to evaluate on.
+        seed: Random seed of the batches and of the initial weights.
+        device: Where the model computes.
+
+    Raises:
+        EpisodeError: A label of the held-out examples is missing from the training examples.
     """
-    seen, tested = set(train.labels.tolist()), set(held_out.labels.tolist())
-    for label in sorted(tested - seen):
-        raise only_in_test(f"What is held out for {settings.evaluate_on}", names[label])
+    train = data.select(torch.cat(list(partition.parts)))
+    for label in sorted(set(held_out.labels.tolist()) - set(train.labels.tolist())):
+        place = f"What is held out for {settings.evaluate_on}"
+        raise not_trained_on(place, partition.names[label])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initial model"))
         model = make_model()
@@ -65,17 +72,18 @@ def classifier(
     }
     return NeuralTask(
         model.to(device),
-        clients,
-        batch_loss(loss),
+        [data.select(part) for part in partition.parts],
+        batch_loss(settings.loss),
         batch_size=settings.batch_size,
         seed=seed,
-        evaluate=evaluation(loss, evaluated),
+        evaluate=evaluation(settings.loss, evaluated),
         precision=settings.precision,
+        label_counts=settings.label_counts(partition, seed),
     )
 
 
 def batch_loss(name: LossName) -> Loss:
-    """The loss of a batch whose last part is the labels and whose others the model takes."""
+    """Return the loss of a batch whose last part is the labels; the model takes the other parts."""
     function = LOSSES[name]
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -85,8 +93,11 @@ def batch_loss(name: LossName) -> Loss:
     return loss
 
 
-def evaluation(loss: LossName, splits: Mapping[str, tuple[Gathers, int]]) -> Evaluate:
-    """Loss and accuracy over so many examples of each split; the choice is the same every time."""
+def evaluation(loss: LossName, splits: Mapping[str, tuple[BatchDataset, int]]) -> Evaluate:
+    """Return a function that measures loss and accuracy on so many examples of each split.
+
+    The examples are always the same.
+    """
     function = LOSSES[loss]
     chosen = {
         name: permutation(len(data), 0, "evaluated")[:count].sort().values
