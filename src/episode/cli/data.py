@@ -59,7 +59,7 @@ def check(
     name: DatasetName,
     data: Annotated[
         str | None,
-        typer.Option(help="Folder or archive to check. By default, what `fetch` has stored."),
+        typer.Option(help="Folder or archive to check. By default, the dataset that was fetched."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -124,7 +124,9 @@ def partition(
     clients: Annotated[int | None, typer.Option(help="N: number of clients.")] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Folder or archive of the data. By default, what `data fetch` stored."),
+        typer.Option(
+            help="Folder or archive of the data. By default, the dataset that was fetched."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,

@@ -49,25 +49,21 @@ class LabelledDataset(BatchDataset):
 
     def __init__(self, labels: Tensor) -> None:
         self._labels = labels
-        self._selected: Tensor | None = None
+        self._selected = torch.arange(len(labels))
 
     def __len__(self) -> int:
-        return len(self._labels if self._selected is None else self._selected)
+        return len(self._selected)
 
     @property
     def labels(self) -> Tensor:
         """Labels of the selected examples, as numbers from 0."""
-        return self._labels if self._selected is None else self._labels[self._selected]
+        return self._labels[self._selected]
 
     def select(self, indices: Tensor) -> Self:
         """Return a view of some of these examples."""
         chosen = copy.copy(self)
-        chosen._selected = self._rows(indices)
+        chosen._selected = self._selected[indices]
         return chosen
-
-    def _rows(self, indices: Tensor) -> Tensor:
-        """Return the rows of the whole dataset that these indices into the selection mean."""
-        return indices if self._selected is None else self._selected[indices]
 
 
 class PrefetchingDataset(BatchDataset):

@@ -6,7 +6,6 @@ import functools
 import re
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,20 +26,14 @@ MINIMUM_COUNT = 2
 """Words that occur less often in training texts get no vector when vectors are learned."""
 
 
-@dataclass
 class EncodedSplit:
-    """A split's texts, each token as the number of its word."""
+    """A split's texts: for each column, the words' numbers of all texts one after the other."""
 
-    columns: int
-    tokens: list[array[int]] = field(init=False)
-    """For each column, the tokens of all texts one after the other."""
-    lengths: list[array[int]] = field(init=False)
-    labels: array[int] = field(default_factory=lambda: array("i"))
-    groups: array[int] = field(default_factory=lambda: array("i"))
-
-    def __post_init__(self) -> None:
-        self.tokens = [array("i") for _ in range(self.columns)]
-        self.lengths = [array("i") for _ in range(self.columns)]
+    def __init__(self, columns: int) -> None:
+        self.tokens = [array("i") for _ in range(columns)]
+        self.lengths = [array("i") for _ in range(columns)]
+        self.labels = array("i")
+        self.groups = array("i")
 
 
 class Corpus:

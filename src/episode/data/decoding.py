@@ -52,7 +52,7 @@ class ImageFiles(PrefetchingDataset, LabelledDataset):
         self._decoders = ThreadPoolExecutor(os.cpu_count() or 1, "decoder")
 
     def start(self, indices: Tensor, key: Sequence[Key]) -> Started:
-        rows, count = self._rows(indices), len(indices)
+        rows, count = self._selected[indices], len(indices)
         numbers: list[Numbers | None] = [None] * count
         if key:
             seed = derive(int(key[0]), "augment", *key[1:])

@@ -32,7 +32,7 @@ class Images(LabelledDataset):
 
     def gather(self, indices: Tensor, key: Sequence[Key]) -> tuple[Tensor, Tensor]:
         """Return the batch of these images, normalised; as they are if the key is empty."""
-        rows = self._rows(indices)
+        rows = self._selected[indices]
         images = self._images[rows].float().sub_(self._mean).div_(self._std)
         if key and self.padding:
             images = shift_and_flip(images, self.padding, key)

@@ -12,11 +12,7 @@ Display = Callable[[Iterable[Any], str, int | None], Iterable[Any]]
 """Passes on the items and shows progress, given (items, description, how many if known)."""
 
 
-def _no_display(items: Iterable[Any], description: str, total: int | None) -> Iterable[Any]:
-    return items
-
-
-_display: ContextVar[Display] = ContextVar("display", default=_no_display)
+_display: ContextVar[Display] = ContextVar("display", default=lambda items, *_: items)
 
 
 def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterable[Item]:

@@ -14,11 +14,15 @@ from episode.data.corpus import needs_data_extra
 from episode.data.sources.imagenet import IMAGE_SUFFIXES
 from episode.errors import EpisodeError
 
-TABLE_SUFFIXES = {".csv", ".jsonl", ".parquet"}
 HELD_OUT = {"test": "test", "validation": "validation", "val": "validation", "dev": "validation"}
 """Files (or folders of images) with these names are not trained on."""
 
 Kind = Literal["texts", "images"]
+KINDS: dict[Kind, tuple[str, set[str]]] = {
+    "texts": ("*", {".csv", ".jsonl", ".parquet"}),
+    "images": ("**/*", IMAGE_SUFFIXES),
+}
+"""Where files of each kind are in a silo's folder, and how their names end."""
 
 
 class Row(NamedTuple):
@@ -65,16 +69,15 @@ def kind_of(silos: list[Path]) -> Kind:
     """
     kinds: dict[Kind, Path] = {}
     for silo in silos:
-        tables = any(p.suffix.lower() in TABLE_SUFFIXES for p in silo.iterdir())
-        images = any(p.suffix.lower() in IMAGE_SUFFIXES for p in silo.glob("**/*"))
-        if not tables and not images:
+        found: list[Kind] = [kind for kind in KINDS if files_of(silo, kind)]
+        if not found:
             other = sorted(p.name for p in silo.iterdir() if p.is_file())
             hint = f" that can be read ({other[0]} cannot)" if other else ""
             raise EpisodeError(
-                f"The silo {silo} has no data{hint}: put .csv, .jsonl or .parquet files "
-                "there, or images in a folder for each label."
+                f"The silo {silo} has no data{hint}: put .csv, .jsonl or .parquet files there, "
+                "or images in a folder for each label."
             )
-        kinds.setdefault("texts" if tables else "images", silo)
+        kinds.setdefault(found[0], silo)
     if len(kinds) > 1:
         raise EpisodeError(
             f"{kinds['texts']} holds texts and {kinds['images']} images: all silos must hold the "
@@ -85,9 +88,8 @@ def kind_of(silos: list[Path]) -> Kind:
 
 def files_of(silo: Path, kind: Kind) -> list[Path]:
     """Return a silo's tables or images, sorted by name."""
-    if kind == "texts":
-        return sorted(p for p in silo.iterdir() if p.suffix.lower() in TABLE_SUFFIXES)
-    return sorted(p for p in silo.glob("**/*") if p.suffix.lower() in IMAGE_SUFFIXES)
+    pattern, suffixes = KINDS[kind]
+    return sorted(p for p in silo.glob(pattern) if p.suffix.lower() in suffixes)
 
 
 def texts(silo: Path, columns: Columns) -> Iterator[Row]:

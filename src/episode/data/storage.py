@@ -8,8 +8,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +95,8 @@ def make_folder(target: Path, write: Callable[[Path], None]) -> None:
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target):
+        with (target.parent / f".{target.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if target.exists():
                 return  # another process was first
             part = target.with_name(f".{target.name}.part")
@@ -130,10 +130,3 @@ def save_array(folder: Path, name: str, values: npt.NDArray[Any]) -> None:
 
 def _damaged(folder: Path) -> EpisodeError:
     return EpisodeError(f"{folder} is damaged: remove it, and it will be prepared again.")
-
-
-@contextmanager
-def _lock(target: Path) -> Iterator[None]:
-    with (target.parent / f".{target.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zipfile
 import zlib
 from collections.abc import Container, Iterator
@@ -18,6 +19,7 @@ from episode.data.progress import track
 from episode.errors import EpisodeError
 
 Floats = npt.NDArray[np.float32]
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)")
 
 
 def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Floats]:
@@ -90,17 +92,9 @@ def _join_blanks(path: Path, number: int, line: str, dimension: int) -> tuple[st
     """Split a line whose word contains blanks into the word and its vector."""
     fields = line.rstrip().split(" ")
     word, vector = fields[:-dimension], fields[-dimension:]
-    if not word or all(_is_number(f) for f in word[1:]):
+    if not word or all(_NUMBER.fullmatch(f) for f in word[1:]):
         raise _wrong_dimension(path, number, len(fields) - 1, dimension)
     return " ".join(word), " ".join(vector)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _wrong(path: Path, number: int, what: str) -> EpisodeError:

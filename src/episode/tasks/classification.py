@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from episode.data.batches import BatchDataset, LabelledDataset
 from episode.data.partition import Partition
 from episode.data.sources.source import not_trained_on
-from episode.federation.protocols import LabelCounts
 from episode.randomness import derive, permutation
 from episode.tasks.losses import LOSSES, LossName
 from episode.tasks.neural import Evaluate, Loss, NeuralTask, to_device
 from episode.tasks.precision import Precision
+from episode.tasks.settings import TaskSettings
 
 EVALUATION_BATCH = 256
 
 
-class TrainingSettings(Protocol):
-    """The settings that every classification task has."""
+class ClassificationSettings(TaskSettings):
+    """Settings that every classification task has."""
 
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def loss(self) -> LossName: ...
-    @property
-    def train_evaluated(self) -> int: ...
-    @property
-    def evaluate_on(self) -> str: ...
-    @property
-    def precision(self) -> Precision: ...
-    def label_counts(self, partition: Partition, seed: int) -> LabelCounts: ...
+    splits: ClassVar[tuple[str, ...]] = ("test", "validation")
+
+    batch_size: int = Field(default=32, ge=1)
+    loss: LossName = "cross_entropy"
+    evaluate_on: Literal["test", "validation"] = "test"
+    """The split to evaluate on: tune on the validation split, report the test split."""
+    train_evaluated: int = Field(default=0, ge=0)
+    """How many training examples (always the same) the training loss is measured on; 0: all."""
+    precision: Precision = "float32"
+    """bfloat16: mixed precision, with float32 parameters, anchors and steps."""
 
 
 def classifier(
-    settings: TrainingSettings,
+    settings: ClassificationSettings,
     make_model: Callable[[], nn.Module],
     data: LabelledDataset,
     partition: Partition,

@@ -16,21 +16,17 @@ from episode.data.sources.source import LabelledSource
 from episode.data.storage import PreparedArrays
 from episode.errors import EpisodeError
 from episode.randomness import permutation
-from episode.tasks.classification import classifier
-from episode.tasks.losses import LossName
+from episode.tasks.classification import ClassificationSettings, classifier
 from episode.tasks.neural import NeuralTask
-from episode.tasks.precision import Precision
-from episode.tasks.settings import TaskSettings
 
 VALIDATION_SHARE = 0.1
 
 
-class PartitionedSettings(TaskSettings):
+class PartitionedSettings(ClassificationSettings):
     """Settings of data, partition and evaluation; values that are not given come from `scale`."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    splits: ClassVar[tuple[str, ...]] = ("test", "validation")
     source: ClassVar[LabelledSource]
     scales: ClassVar[dict[str, dict[str, Any]]]
     """This task's own settings at each scale."""
@@ -51,13 +47,6 @@ class PartitionedSettings(TaskSettings):
     labels_per_client: int = Field(default=2, ge=1)
     """How many labels each client has, for the partition by labels."""
     batch_size: int = Field(default=64, ge=1)
-    loss: LossName = "cross_entropy"
-    evaluate_on: Literal["test", "validation"] = "test"
-    """The split to evaluate on: tune on the validation split, report the test split."""
-    train_evaluated: int = Field(default=0, ge=0)
-    """How many training examples (always the same) the training loss is measured on; 0: all."""
-    precision: Precision = "float32"
-    """bfloat16: mixed precision, with float32 parameters, anchors and steps."""
 
     @model_validator(mode="before")
     @classmethod

@@ -25,18 +25,15 @@ from episode.models.lstm import TextClassifier
 from episode.models.resnet import ARCHITECTURES, Norm, ResNet
 from episode.models.text import Pooling, frozen_words
 from episode.randomness import permutation
-from episode.tasks.classification import classifier
+from episode.tasks.classification import ClassificationSettings, classifier
 from episode.tasks.imagenet import LARGE
-from episode.tasks.losses import LossName
 from episode.tasks.neural import NeuralTask
 from episode.tasks.partitioned import VALIDATION_SHARE
-from episode.tasks.precision import Precision
-from episode.tasks.settings import TaskSettings
 
 SPLITS = ("train", "validation", "test")
 
 
-class Silos(TaskSettings):
+class Silos(ClassificationSettings):
     """Each folder below `data` is a client: tables of text and label, or folders of images.
 
     Files named test.* and validation.* are held out; if there are none, each silo holds out a share
@@ -49,19 +46,13 @@ class Silos(TaskSettings):
         "budget": {"rounds": 50, "local_steps": 4},
         "record": {"evaluate_every": 5},
     }
-    splits: ClassVar[tuple[str, ...]] = ("test", "validation")
 
     data: str
     """The folder that has a folder for each silo."""
     model: Literal["lstm", "gru", "rnn", "resnet8", "resnet18", "resnet32", "resnet50"] = "lstm"
-    batch_size: int = Field(default=32, ge=1)
-    loss: LossName = "cross_entropy"
-    evaluate_on: Literal["test", "validation"] = "test"
     test_share: float = Field(default=0.2, gt=0, lt=1)
     """Share of a silo's rows that is held out for testing, if there are no test files."""
     train_evaluated: int = Field(default=2000, ge=0)
-    """How many training examples (always the same) the training loss is measured on; 0: all."""
-    precision: Precision = "float32"
     text_column: str = "text"
     label_column: str = "label"
     vectors: str | None = None

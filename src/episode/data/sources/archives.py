@@ -51,11 +51,11 @@ def unpack(archive: Path, folder: Path) -> None:
     Raises:
         EpisodeError: The archive is damaged, or holds a link or a path that leads elsewhere.
     """
-    extract = _unzip if archive.name.lower().endswith(".zip") else _untar
+    members = _zip_members if archive.name.lower().endswith(".zip") else _tar_members
     total = _megabytes(archive.stat().st_size)
     try:
         with archive.open("rb") as file:
-            steps = _megabytes_read(file, extract(archive, file, folder), total)
+            steps = _megabytes_read(file, _extract(archive, members(file), folder), total)
             for _ in track(steps, f"unpacking {archive.name}, MB", total):
                 pass
     except _DAMAGE as error:
@@ -91,38 +91,35 @@ def _megabytes_read(file: IO[bytes], steps: Iterable[None], total: int) -> Itera
     yield from [None] * (total - done)
 
 
-def _unzip(archive: Path, file: IO[bytes], folder: Path) -> Iterator[None]:
+def _extract(
+    archive: Path, members: Iterable[tuple[str, IO[bytes] | None]], folder: Path
+) -> Iterator[None]:
+    for name, content in members:
+        target = (folder / name).resolve()
+        if not target.is_relative_to(folder.resolve()):
+            raise EpisodeError(f"{archive} would write outside of its folder ({name!r}).")
+        if content is None:
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            with content:
+                yield from _copy(target, content)
+
+
+def _zip_members(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes] | None]]:
+    """Open the files of an archive in turn; the content of a folder is None."""
     with zipfile.ZipFile(file) as zipped:
         for member in zipped.infolist():
-            target = _inside(folder, member.filename, archive)
-            if member.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
-            else:
-                with zipped.open(member) as source:
-                    yield from _copy(target, source)
+            yield member.filename, None if member.is_dir() else zipped.open(member)
 
 
-def _untar(archive: Path, file: IO[bytes], folder: Path) -> Iterator[None]:
+def _tar_members(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes] | None]]:
     with tarfile.open(fileobj=file) as tarred:
         for member in tarred:
-            target = _inside(folder, member.name, archive)
-            if member.isdir():
-                target.mkdir(parents=True, exist_ok=True)
-            elif member.isfile() and (source := tarred.extractfile(member)):
-                with source:
-                    yield from _copy(target, source)
-            else:
+            if not member.isdir() and not member.isfile():
                 raise EpisodeError(
-                    f"{archive} holds {member.name!r}, which is neither a file nor a folder."
+                    f"{file.name} holds {member.name!r}, which is neither a file nor a folder."
                 )
-
-
-def _inside(folder: Path, name: str, archive: Path) -> Path:
-    """Return where a file of the archive goes; refuse a name that leads out of the folder."""
-    target = (folder / name).resolve()
-    if not target.is_relative_to(folder.resolve()):
-        raise EpisodeError(f"{archive} would write outside of its folder ({name!r}).")
-    return target
+            yield member.name, tarred.extractfile(member)
 
 
 def _copy(target: Path, source: IO[bytes]) -> Iterator[None]:

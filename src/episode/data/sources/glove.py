@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from episode.data.sources.archives import copy_file, is_archive, unpack
+from episode.data.sources.archives import copy_file
 from episode.data.sources.source import LabelTotals, Source
 from episode.data.storage import dataset_folder
 from episode.data.word_vectors import count_vectors
@@ -24,6 +24,7 @@ class GloveSource(Source):
     """The file in the hub's repository."""
     hub: str = "stanfordnlp/glove"
     landmark: str = "*.txt*"
+    is_unpacked: bool = False
 
     def check(self, folder: Path) -> LabelTotals:
         found = [folder] if folder.is_file() else _files(folder)
@@ -32,17 +33,6 @@ class GloveSource(Source):
                 f"{folder} must contain one file of vectors, but it contains {len(found)}."
             )
         return {found[0].name: {"words": count_vectors(found[0])}}
-
-    def locate(self, given: str | None) -> Path:
-        if given and (file := Path(given).expanduser()).is_file():
-            return file  # vectors are read from their archive
-        return super().locate(given)
-
-    def copy_from(self, file: Path, folder: Path) -> None:
-        if is_archive(file) and file.suffix.lower() != ".zip":
-            unpack(file, folder)
-        else:
-            copy_file(file, folder / file.name)
 
     def download(self, origin: str | None, cache: Path) -> Any:
         if origin:

@@ -8,14 +8,7 @@ from typing import Any
 
 from episode.data.decoding import verify_images
 from episode.data.progress import track
-from episode.data.sources.source import (
-    LabelledSource,
-    LabelTotals,
-    Row,
-    find,
-    hub_split,
-    not_trained_on,
-)
+from episode.data.sources.source import LabelledSource, Row, find, hub_split, not_trained_on
 from episode.errors import EpisodeError
 
 IMAGE_SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp"}
@@ -55,7 +48,7 @@ class ImageNetSource(LabelledSource):
         numbers = {name: number for number, name in enumerate(self.label_names(folder))}
         return {split: _images(root, numbers) for split, root in self.folders(folder).items()}
 
-    def check(self, folder: Path) -> LabelTotals:
+    def check(self, folder: Path) -> dict[str, dict[str, int]]:
         for rows in self.rows(folder).values():
             verify_images([row.path for row in rows])
         return super().check(folder)

@@ -35,7 +35,7 @@ class Sentiment140Source(TextSource):
     }
     columns = 1
 
-    def read(self, path: Path) -> Iterator[Row]:
+    def parse(self, path: Path) -> Iterator[Row]:
         number = 0
         try:
             # Latin-1 decodes any bytes; the file contains some UTF-8, which stays as it is.
@@ -47,10 +47,6 @@ class Sentiment140Source(TextSource):
             raise EpisodeError(
                 f"Row {number + 1} of {path} is not CSV ({error}): the file is damaged or cut off."
             ) from None
-        except OSError as error:
-            raise EpisodeError(f"{path} cannot be read: {error.strerror}.") from None
-        if not number:
-            raise EpisodeError(f"{path} is empty: download the file again.")
 
     def convert(self, downloaded: Any, folder: Path) -> None:
         for split, file_name in zip(("train", "test"), self.file_names.values(), strict=True):

@@ -32,17 +32,11 @@ class SnliSource(TextSource):
     }
     columns = 2
 
-    def read(self, path: Path) -> Iterator[Row]:
-        number = 0
-        try:
-            with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    if line.strip() and (row := self._row(line, path, f"Line {number}")):
-                        yield row
-        except OSError as error:
-            raise EpisodeError(f"{path} cannot be read: {error.strerror}.") from None
-        if not number:
-            raise EpisodeError(f"{path} is empty: download the file again.")
+    def parse(self, path: Path) -> Iterator[Row]:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip() and (row := self._row(line, path, f"Line {number}")):
+                    yield row
 
     def convert(self, downloaded: Any, folder: Path) -> None:
         for split, file_name in self.file_names.items():

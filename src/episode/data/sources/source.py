@@ -32,6 +32,8 @@ class Source(ABC):
     """Its repository on the Hugging Face hub."""
     landmark: str
     """A file or folder by which the official files are recognised; may have wildcards."""
+    is_unpacked: bool = True
+    """Whether archives of the official files are unpacked; otherwise they are read as they are."""
     sizes: Mapping[str, int] = {}
     """Official numbers of labelled examples, by split."""
     md5: Mapping[str, str] = {}
@@ -79,14 +81,14 @@ class Source(ABC):
         if path.is_dir():
             return path
         if path.is_file():
-            return unpacked(path)
+            return unpacked(path) if self.is_unpacked else path
         raise EpisodeError(
             f"There is no folder or archive {path}: give the official files of {self.name}."
         )
 
     def copy_from(self, file: Path, folder: Path) -> None:
-        """Copy a file that the user has into a folder of official files; unpack an archive."""
-        if is_archive(file):
+        """Copy a file that the user has, or the files of an archive, into a folder."""
+        if is_archive(file) and self.is_unpacked:
             unpack(file, folder)
         else:
             copy_file(file, folder / file.name)
@@ -158,7 +160,7 @@ class TextSource(LabelledSource):
     """Texts per example."""
 
     @abstractmethod
-    def read(self, path: Path) -> Iterator[Row]:
+    def parse(self, path: Path) -> Iterator[Row]:
         """Read the labelled examples of a file."""
 
     def files(self, folder: Path) -> dict[str, Path]:
@@ -168,9 +170,17 @@ class TextSource(LabelledSource):
 
     def rows(self, folder: Path) -> dict[str, Iterable[Row]]:
         return {
-            split: track(self.read(path), f"reading {path.name}")
+            split: track(self._read(path), f"reading {path.name}")
             for split, path in self.files(folder).items()
         }
+
+    def _read(self, path: Path) -> Iterator[Row]:
+        try:
+            if not path.stat().st_size:
+                raise EpisodeError(f"{path} is empty: download the file again.")
+            yield from self.parse(path)
+        except OSError as error:
+            raise EpisodeError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def find(folder: Path, name: str) -> Path | None:
