@@ -33,8 +33,7 @@ CENTRAL_MARGIN = 256 / 224
 BILINEAR = 2
 """PIL.Image.Resampling.BILINEAR; pillow is imported only when it is needed."""
 MOST_VERIFIED = 50_000
-"""Up to so many images are decoded once before training; `episode data check` decodes any number.
-"""
+"""Most images that are decoded once before training; `episode data check` decodes any number."""
 
 
 class ImageFiles(PrefetchingDataset, LabelledDataset):

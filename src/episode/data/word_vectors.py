@@ -109,7 +109,7 @@ def _wrong_dimension(path: Path, number: int, found: int, dimension: int) -> Epi
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
-        with open_vectors(path) as file:
+        with _open_text(path) as file:
             for number, line in enumerate(file, 1):
                 yield number, line
     except (EOFError, zlib.error, zipfile.BadZipFile, gzip.BadGzipFile):
@@ -125,20 +125,19 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
-def open_vectors(path: Path) -> Iterator[IO[str]]:
+def _open_text(path: Path) -> Iterator[IO[str]]:
     """Open a file as text; `archive.zip/name.txt` names one of an archive's files."""
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as text:
-            yield text
-    elif path.suffix == ".zip" or path.parent.suffix == ".zip":
-        archive, inner = (path, None) if path.suffix == ".zip" else (path.parent, path.name)
+    archive = path if path.suffix == ".zip" else path.parent
+    if archive.suffix == ".zip":
+        inner = None if archive == path else path.name
         with (
             zipfile.ZipFile(archive) as zipped,
             zipped.open(_member(zipped, archive, inner)) as raw,
         ):
             yield io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
     else:
-        with path.open(encoding="utf-8", newline="\n") as text:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8", newline="\n") as text:
             yield text
 
 
@@ -158,7 +157,7 @@ def require_vectors(path: Path) -> Path:
 
 
 def _member(zipped: zipfile.ZipFile, archive: Path, inner: str | None) -> str:
-    names = [n for n in zipped.namelist() if n.endswith(".txt")]
+    names = _text_files(zipped)
     chosen = [n for n in names if Path(n).name == inner] if inner else names
     if len(chosen) == 1:
         return chosen[0]
@@ -174,15 +173,16 @@ def count_vectors(path: Path) -> int:
         EpisodeError: Names the first line that is wrong.
     """
     files = [path]
-    if path.suffix == ".zip":
-        try:
-            with zipfile.ZipFile(path) as zipped:
-                names = [n for n in zipped.namelist() if n.endswith(".txt")]
-        except zipfile.BadZipFile:
-            raise EpisodeError(f"The vectors {path} are damaged or cut off.") from None
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as zipped:
+            names = _text_files(zipped)
         files = [path / Path(n).name for n in names] if len(names) > 1 else [path]
     return sum(
         len(_vector(file, entry)) > 0
         for file in files
         for entry in track(_entries(file), f"reading {file.name}")
     )
+
+
+def _text_files(zipped: zipfile.ZipFile) -> list[str]:
+    return [name for name in zipped.namelist() if name.endswith(".txt")]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 Norm = Literal["batch", "group"]
 MOST_GROUPS, GROUP_CHANNELS = 32, 16
-"""GroupNorm (Wu and He 2018) has at most so many groups, of at least so many channels each. Narrow
-networks train badly with one channel per group (docs/results.md)."""
+"""Most groups of a GroupNorm (Wu and He 2018), and fewest channels of a group. Narrow networks
+train badly with one channel per group (docs/results.md)."""
 
 
 @dataclass(frozen=True)

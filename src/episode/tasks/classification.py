@@ -61,7 +61,7 @@ def classifier(
     """
     train = data.select(torch.cat(list(partition.parts)))
     for label in sorted(set(held_out.labels.tolist()) - set(train.labels.tolist())):
-        place = f"What is held out for {settings.evaluate_on}"
+        place = f"A row that is held out for {settings.evaluate_on}"
         raise not_trained_on(place, partition.names[label])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initial model"))
@@ -94,9 +94,11 @@ def batch_loss(name: LossName) -> Loss:
 
 
 def evaluation(loss: LossName, splits: Mapping[str, tuple[BatchDataset, int]]) -> Evaluate:
-    """Return a function that measures loss and accuracy on so many examples of each split.
+    """Return a function that measures loss and accuracy on each split.
 
-    The examples are always the same.
+    Args:
+        loss: Name of the loss.
+        splits: The examples of each split, and how many of them to use; always the same ones.
     """
     function = LOSSES[loss]
     chosen = {

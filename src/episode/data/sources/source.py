@@ -33,7 +33,7 @@ class Source(ABC):
     landmark: str
     """A file or folder by which the official files are recognised; may have wildcards."""
     is_unpacked: bool = True
-    """Whether archives of the official files are unpacked; otherwise they are read as they are."""
+    """Whether zip archives are unpacked; otherwise the data are read from them."""
     sizes: Mapping[str, int] = {}
     """Official numbers of labelled examples, by split."""
     md5: Mapping[str, str] = {}
@@ -88,14 +88,14 @@ class Source(ABC):
 
     def copy_from(self, file: Path, folder: Path) -> None:
         """Copy a file that the user has, or the files of an archive, into a folder."""
-        if is_archive(file) and self.is_unpacked:
+        if is_archive(file) and (self.is_unpacked or file.suffix != ".zip"):
             unpack(file, folder)
         else:
             copy_file(file, folder / file.name)
 
 
 class Row(NamedTuple):
-    """A labelled example of a file, or an image of its own file."""
+    """A labelled example: a row of a file, or a file."""
 
     label: int
     path: Path
