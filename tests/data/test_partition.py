@@ -100,7 +100,10 @@ def test_hugging_face_datasets_are_taken_and_given() -> None:
         (lambda: by_dirichlet(LABELS, 3, 0.0, 0), "alpha is 0.0"),
         (lambda: by_dirichlet(LABELS, 700, 1.0, 0), "700 clients cannot share 600"),
         (lambda: by_label_count(LABELS, 3, 0, 0), "labels_per_client is 0"),
-        (lambda: by_label_count(LABELS, 3, 7, 0), "labels_per_client is 7, but there are only 6"),
+        (
+            lambda: by_label_count(LABELS, 3, 7, 0),
+            "labels_per_client is 7: it must be from 1 to 6, the number of labels",
+        ),
         (
             lambda: by_label_count(["a"] * 9 + ["b"] * 2, 3, 2, 0),
             "3 clients cannot share the 2 examples of the label b",

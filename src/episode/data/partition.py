@@ -1,8 +1,7 @@
 """How one dataset is distributed to clients: each rule is a pure function of labels and a seed.
 
-Labels and users may be a tensor, an array, a list or a column of a Hugging Face dataset, of numbers
-or strings. A rule returns the indices of each client's examples; `select` takes those examples
-from tensors, a Hugging Face dataset or any map-style dataset.
+Labels and users are tensors, arrays, lists or columns of Hugging Face datasets, of numbers or
+strings. `select` makes the clients' datasets from the indices that a rule returns.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from torch.utils.data import Subset
 from episode.errors import EpisodeError
 from episode.randomness import generator, permutation
 
-Column = Any
-"""One value per example."""
+Column = Any  # one value per example, in anything that can be iterated
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,8 @@ class Partition:
 def by_similarity(labels: Column, num_clients: int, similarity: float, seed: int) -> list[Tensor]:
     """Distribute s% of the data uniformly and the rest sorted by label (the paper's rule).
 
-    The sorted rest is cut into contiguous blocks, one per client. All clients get equally many
-    examples; fewer than 2N examples, chosen by the seed, are left out.
+    The sorted rest is cut into one block per client. All clients get equally many examples; fewer
+    than 2N examples, chosen by the seed, are left out.
 
     Args:
         labels: One label per example.
@@ -51,7 +49,7 @@ def by_similarity(labels: Column, num_clients: int, similarity: float, seed: int
         seed: Random seed.
 
     Returns:
-        The indices of each client's examples; no example occurs twice.
+        The indices of each client's examples.
 
     Raises:
         EpisodeError: The similarity is no percentage, or there are more clients than examples.
@@ -71,14 +69,13 @@ def by_user_similarity(
     """Distribute whole users: s% uniformly, the rest sorted by their mean label.
 
     The paper's rule for Sentiment140, where the mean label is a user's share of positive tweets.
-    All clients get equally many users, so usually not equally many examples; fewer than 2N users,
-    chosen by the seed, are left out.
+    All clients get equally many users; fewer than 2N users, chosen by the seed, are left out.
 
     Args:
         users: The user of each example.
         labels: The label of each example.
         num_clients: Number of clients N.
-        similarity: s, from 0 (clients differ most) to 100 (all clients are alike).
+        similarity: s, from 0 (clients differ most) to 100 (all are alike).
         seed: Random seed.
 
     Returns:
@@ -111,19 +108,16 @@ def by_dirichlet(
 ) -> list[Tensor]:
     """Distribute each label's examples in proportions drawn from a Dirichlet(α, …, α).
 
-    Every example belongs to one client. Proportions are drawn again until every client has at
-    least `minimum` examples.
-
     Args:
         labels: One label per example.
         num_clients: Number of clients N.
         alpha: α: small values (0.1) give clients few labels and very different sizes, large ones
             (100) make clients alike.
         seed: Random seed.
-        minimum: Fewest examples that a client may have.
+        minimum: Fewest examples of a client; proportions are drawn again until all have them.
 
     Returns:
-        The indices of each client's examples.
+        The indices of each client's examples; every example occurs once.
 
     Raises:
         EpisodeError: `alpha` is not positive, or some client always gets too few examples.
@@ -183,7 +177,7 @@ def by_label_count(
         The indices of each client's examples.
 
     Raises:
-        EpisodeError: There are fewer than k labels, or fewer examples than clients to share them.
+        EpisodeError: There are too few labels, or too few examples of a label.
 
     Example:
         >>> labels = torch.tensor([0, 1, 2] * 4)
@@ -191,14 +185,13 @@ def by_label_count(
         >>> sorted(labels[part].unique().tolist() for part in parts)
         [[0], [1], [2]]
     """
-    if labels_per_client < 1:
-        raise EpisodeError(f"labels_per_client is {labels_per_client}: it must be 1 or more.")
     codes = _codes(labels)
     _check_clients(num_clients, len(codes), "examples")
     present = torch.bincount(codes)
-    if labels_per_client > len(present):
+    if not 1 <= labels_per_client <= len(present):
         raise EpisodeError(
-            f"labels_per_client is {labels_per_client}, but there are only {len(present)} labels."
+            f"labels_per_client is {labels_per_client}: it must be from 1 to {len(present)}, "
+            "the number of labels."
         )
     holders = torch.zeros_like(present)
     owned = []
@@ -211,7 +204,7 @@ def by_label_count(
         scarce = int((holders - present).argmax())
         raise EpisodeError(
             f"{holders[scarce]} clients cannot share the {present[scarce]} examples of the label "
-            f"{np.unique(_array(labels))[scarce]}: use fewer clients or labels_per_client."
+            f"{_unique(labels)[0][scarce]}: use fewer clients or labels_per_client."
         )
     order = permutation(len(codes), seed, "partition")
     members = torch.split(order[torch.argsort(codes[order], stable=True)], present.tolist())
@@ -262,7 +255,7 @@ def count_labels(labels: Column, parts: Sequence[Tensor]) -> tuple[list[str], Te
         (['no', 'yes'], tensor([[1, 1],
                 [0, 1]]))
     """
-    names, codes = np.unique(_array(labels), return_inverse=True)
+    names, codes = _unique(labels)
     table = [np.bincount(codes[part.numpy()], minlength=len(names)) for part in parts]
     return [str(name) for name in names], torch.from_numpy(np.stack(table))
 
@@ -310,17 +303,18 @@ def _groups(group_of: Tensor, count: int) -> list[Tensor]:
 def _check_clients(num_clients: int, available: int, what: str) -> None:
     if not 1 <= num_clients <= available:
         raise EpisodeError(
-            f"{num_clients} clients cannot share {available} {what}: "
-            f"use from 1 to {available} clients."
+            f"{num_clients} clients cannot share {available} {what}: use 1 to {available} clients."
         )
 
 
 def _codes(values: Column) -> Tensor:
     """Return the values as numbers 0 … k-1 in their sorted order, int64 `[examples]`."""
-    return torch.from_numpy(np.unique(_array(values), return_inverse=True)[1].astype(np.int64))
+    return torch.from_numpy(_unique(values)[1].astype(np.int64))
 
 
-def _array(values: Column) -> npt.NDArray[Any]:
+def _unique(values: Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
+    """Return the different values, sorted, and the position of each value among them."""
     if isinstance(values, Tensor):
-        return values.cpu().numpy()
-    return np.asarray(values if isinstance(values, np.ndarray) else list(values))
+        values = values.cpu().numpy()
+    values = values if isinstance(values, np.ndarray) else list(values)
+    return np.unique(values, return_inverse=True)
