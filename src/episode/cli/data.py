@@ -28,6 +28,9 @@ data_commands = typer.Typer(
 DatasetName = Annotated[
     str, typer.Argument(help="snli, sentiment140, cifar10, imagenet, glove or glove-6b.")
 ]
+DataPath = Annotated[
+    str | None, typer.Option(help="Folder or archive of the data; by default, what was fetched.")
+]
 
 
 @data_commands.command(epilog="Example: episode data fetch snli --from ~/Downloads/snli_1.0.zip")
@@ -35,17 +38,13 @@ def fetch(
     name: DatasetName,
     origin: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            help="Folder or archive of the official files, or the name of another dataset of the "
-            "hub. Without it, the usual dataset is downloaded.",
-        ),
+        typer.Option("--from", help="Folder or archive of the official files, or a hub dataset."),
     ] = None,
 ) -> None:
     """Fetch a dataset: download it from the Hugging Face hub, or take files that you have.
 
-    Every row is checked. An interrupted download continues where it stopped; a dataset is stored
-    completely or not at all.
+    Without --from it is downloaded; an interrupted download continues where it stopped. Every row
+    is checked, and a dataset is stored completely or not at all.
     """
     from episode.data.sources.fetch import fetch as fetch_dataset
 
@@ -57,10 +56,7 @@ def fetch(
 @data_commands.command(epilog="Example: episode data check cifar10 --data cifar-10-python.tar.gz")
 def check(
     name: DatasetName,
-    data: Annotated[
-        str | None,
-        typer.Option(help="Folder or archive to check. By default, the dataset that was fetched."),
-    ] = None,
+    data: DataPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Read every row of a dataset, count its labels, and compare checksums and official sizes."""
@@ -111,9 +107,7 @@ def where(as_json: AsJson = False) -> None:
 
 
 def partition(
-    task: Annotated[
-        str, typer.Argument(help="Task whose data are distributed to clients, such as digits.")
-    ],
+    task: Annotated[str, typer.Argument(help="Task with data to distribute, such as digits.")],
     similarity: Annotated[
         float | None,
         typer.Option(
@@ -122,12 +116,7 @@ def partition(
         ),
     ] = None,
     clients: Annotated[int | None, typer.Option(help="N: number of clients.")] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder or archive of the data. By default, the dataset that was fetched."
-        ),
-    ] = None,
+    data: DataPath = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,9 +126,7 @@ def partition(
             "task.partition=labels gives each client task.labels_per_client labels.",
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Random seed: another seed distributes the data differently.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the distribution.")] = 0,
     picture: Annotated[Path, typer.Option(help="File for the picture.")] = Path("partition.png"),
     as_json: AsJson = False,
 ) -> None:

@@ -69,17 +69,14 @@ class ResNet(nn.Module):
                 channels = inner * expansion
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(channels, classes)
-        self._initialise()
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
         """Return scores `[batch, classes]` of images `[batch, 3, height, width]`."""
         scores: Tensor = self.head(self.stages(self.stem(images)).mean((2, 3)))
         return scores
-
-    def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 class _Residual(nn.Module):
