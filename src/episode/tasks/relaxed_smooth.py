@@ -43,8 +43,8 @@ class RelaxedSmooth(TaskSettings):
             raise ValueError("one client cannot differ from the mean: kappa must be 0 and rho 1")
         if self.rho > self.num_clients:
             raise ValueError(
-                f"rho is {self.rho}, but no gradient of {self.num_clients} convex clients is over "
-                f"{self.num_clients} times their mean"
+                f"rho is {self.rho}: with {self.num_clients} convex clients it can be at most "
+                f"{self.num_clients}"
             )
         return self
 
