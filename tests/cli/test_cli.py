@@ -37,7 +37,7 @@ def test_every_help_has_a_sentence_and_an_example(command: str, tmp_path: Path) 
 
 
 def test_help_says_what_an_argument_is(tmp_path: Path) -> None:
-    assert "A task whose data are dealt out" in episode("partition", "--help", cwd=tmp_path).stdout
+    assert "Task with data to distribute" in episode("partition", "--help", cwd=tmp_path).stdout
     assert "a [sweep] table of lists" in episode("sweep", "--help", cwd=tmp_path).stdout
 
 

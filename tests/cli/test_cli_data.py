@@ -22,7 +22,7 @@ def episode(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_a_partition_is_a_table_and_a_picture(tmp_path: Path) -> None:
     done = episode("partition", "digits", "--similarity", 30, "--clients", 4, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "1,436 of 1,438 examples" in done.stdout
+    assert "1,436 of 1,438 examples are distributed" in done.stdout
     assert (tmp_path / "partition.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -50,7 +50,7 @@ def test_data_are_fetched_checked_found_and_trained_on(tmp_path: Path) -> None:
         (("run", "--data", "nowhere", "--model", "lstm"), "There is no folder nowhere"),
         (("run", "--task", "none.py:T"), "There is no file none.py"),
         (("run", "--model", "lstm"), "give their folder with --data"),
-        (("partition", "synthetic"), "has no examples to deal out"),
+        (("partition", "synthetic"), "has no examples to distribute"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_exit_code_2(

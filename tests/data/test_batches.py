@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from episode import Cyclic, EpisodeError, Full, Uniform
-from episode.data.batches import Batches
+from episode.data.batches import BatchDataset, Batches
 from episode.data.partition import by_similarity
 from episode.randomness import Key, derive, permutation, uniform
 
@@ -47,7 +47,7 @@ def test_seeds_clients_and_streams_draw_differently(other: dict[str, int]) -> No
     assert not torch.equal(here.draw("local", 0)[0], here.draw("probe", 0)[0])
 
 
-class Echo:
+class Echo(BatchDataset):
     """Batches that tell what they were asked for; made several at once, or one by one."""
 
     def __init__(self, batches_at_once: int) -> None:
@@ -128,15 +128,15 @@ def test_empty_and_ragged_clients_are_refused() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 9), st.floats(0, 100), st.integers(9, 200), st.integers(0, 5))
-def test_a_partition_deals_equal_parts_and_nothing_twice(
+def test_a_partition_has_equal_parts_and_nothing_twice(
     clients: int, similarity: float, size: int, seed: int
 ) -> None:
     labels = torch.arange(size) % 7
     parts = by_similarity(labels, clients, similarity, seed)
-    dealt = torch.cat(parts)
+    distributed = torch.cat(parts)
     assert len(parts) == clients
     assert len({len(p) for p in parts}) == 1
-    assert len(dealt.unique()) == len(dealt) > size - 2 * clients
+    assert len(distributed.unique()) == len(distributed) > size - 2 * clients
     again = by_similarity(labels, clients, similarity, seed)
     assert all(torch.equal(a, b) for a, b in zip(parts, again, strict=True))
 

@@ -1,4 +1,4 @@
-"""Every rule of dealing out is a pure function that deals no example twice."""
+"""Every partition rule is a pure function that gives no example to two clients."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ RULES: dict[str, Callable[[int], list[torch.Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_rules_are_pure_functions_of_the_seed_and_deal_nothing_twice(name: str) -> None:
+def test_rules_are_pure_functions_of_the_seed_and_give_nothing_twice(name: str) -> None:
     first, again, other = RULES[name](0), RULES[name](0), RULES[name](1)
     assert len(first) == 5
-    dealt = torch.cat(first)
-    assert len(dealt.unique()) == len(dealt)
+    distributed = torch.cat(first)
+    assert len(distributed.unique()) == len(distributed)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert [p.tolist() for p in first] != [p.tolist() for p in other]
 
@@ -52,7 +52,7 @@ def test_users_keep_their_examples_together_and_are_sorted_by_their_share() -> N
     assert shares[-1] - shares[0] > 0.6
 
 
-def test_dirichlet_deals_everything_and_a_small_alpha_is_more_skewed() -> None:
+def test_dirichlet_distributes_everything_and_a_small_alpha_is_more_skewed() -> None:
     def skew(alpha: float) -> float:
         parts = by_dirichlet(LABELS, 6, alpha, seed=0)
         assert sorted(torch.cat(parts).tolist()) == list(range(600))
@@ -100,7 +100,10 @@ def test_hugging_face_datasets_are_taken_and_given() -> None:
         (lambda: by_dirichlet(LABELS, 3, 0.0, 0), "alpha is 0.0"),
         (lambda: by_dirichlet(LABELS, 700, 1.0, 0), "700 clients cannot share 600"),
         (lambda: by_label_count(LABELS, 3, 0, 0), "labels_per_client is 0"),
-        (lambda: by_label_count(LABELS, 3, 7, 0), "labels_per_client is 7, but there are only 6"),
+        (
+            lambda: by_label_count(LABELS, 3, 7, 0),
+            "labels_per_client is 7: it must be from 1 to 6, the number of labels",
+        ),
         (
             lambda: by_label_count(["a"] * 9 + ["b"] * 2, 3, 2, 0),
             "3 clients cannot share the 2 examples of the label b",
@@ -109,6 +112,6 @@ def test_hugging_face_datasets_are_taken_and_given() -> None:
         (lambda: by_user_similarity(USERS, LABELS[:5], 2, 0, 0), "600 users for 5 labels"),
     ],
 )
-def test_what_cannot_be_dealt_is_refused(call: Callable[[], object], message: str) -> None:
+def test_what_cannot_be_distributed_is_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(EpisodeError, match=message):
         call()

@@ -22,33 +22,34 @@ from episode import EpisodeError
 from episode.data.corpus import Corpus, tokeniser
 from episode.data.decoding import ImageFiles, decode
 from episode.data.images import Images
-from episode.data.progress import shown
-from episode.data.sources import check, cifar10, imagenet, sentiment140, snli
-from episode.data.sources.fetch import fetch
+from episode.data.progress import show_progress
+from episode.data.sources import GLOVE, IMAGENET, SENTIMENT140, SNLI, SOURCES
+from episode.data.sources.archives import unpacked
+from episode.data.sources.cifar10 import read_batch
+from episode.data.sources.fetch import MANIFEST, fetch, verify_checksums
 from episode.data.sources.glove import default_vectors
-from episode.data.sources.layout import source_folder, unpacked
-from episode.data.storage import home, prepared, save
+from episode.data.storage import data_folder, prepare_arrays, save_array
 from episode.data.texts import Sequences, Texts
 from episode.data.word_vectors import read_vectors
 from official import write_cifar10, write_imagenet, write_sentiment140, write_snli, write_vectors
 
 
 def test_snli_is_read_without_its_undecided_pairs(tmp_path: Path) -> None:
-    files = snli.files(write_snli(tmp_path / "download" / "snli_1.0").parent)
-    pairs = list(snli.pairs(files["train"]))
+    rows = SNLI.rows(write_snli(tmp_path / "download" / "snli_1.0").parent)
+    pairs = list(rows["train"])
     assert len(pairs) == 239
-    assert {label for *_, label in pairs} == {0, 1, 2}
+    assert {pair.label for pair in pairs} == {0, 1, 2}
 
 
 def test_tweets_are_latin_1_and_without_entities(tmp_path: Path) -> None:
-    files = sentiment140.files(write_sentiment140(tmp_path))
-    tweets = list(sentiment140.tweets(files["train"]))
-    assert tweets[0].text.endswith('. caf\xe9 "x"')
-    assert [t.label for t in sentiment140.tweets(files["manual"])] == [1, 0]
+    rows = SENTIMENT140.rows(write_sentiment140(tmp_path))
+    tweets = list(rows["train"])
+    assert tweets[0].texts[0].endswith('. caf\xe9 "x"')
+    assert [t.label for t in rows["manual"]] == [1, 0]
 
 
 def test_cifar_batches_of_python_2_and_3_are_read(tmp_path: Path) -> None:
-    images, labels = cifar10.read_batch(write_cifar10(tmp_path) / "data_batch_1")
+    images, labels = read_batch(write_cifar10(tmp_path) / "data_batch_1")
     assert images.shape == (40, 3, 32, 32)
     assert labels.tolist() == [k % 10 for k in range(40)]
     assert images[3, 0, 0, 5] == 75
@@ -65,7 +66,7 @@ def test_a_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path, protocol
     path = tmp_path / "data_batch_1"
     path.write_bytes(pickle.dumps({b"data": Evil(), b"labels": []}, protocol=protocol))
     with pytest.raises(EpisodeError, match="more than arrays and plain containers"):
-        cifar10.read_batch(path)
+        read_batch(path)
     assert not mark.exists()
 
 
@@ -101,7 +102,7 @@ def test_bad_snli_names_file_and_line(
     folder = write_snli(tmp_path / "snli")
     damage(folder / "snli_1.0_train.jsonl")
     with pytest.raises(EpisodeError, match=message):
-        check.read_all("snli", folder)
+        SNLI.check(folder)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +115,9 @@ def test_bad_snli_names_file_and_line(
     ],
 )
 def test_bad_tweets_name_file_and_row(tmp_path: Path, content: bytes, message: str) -> None:
-    (write_sentiment140(tmp_path) / sentiment140.TRAIN).write_bytes(content)
+    (write_sentiment140(tmp_path) / SENTIMENT140.file_names["train"]).write_bytes(content)
     with pytest.raises(EpisodeError, match=message):
-        check.read_all("sentiment140", tmp_path)
+        SENTIMENT140.check(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -135,31 +136,31 @@ def test_a_pickle_that_is_not_what_it_claims_is_named(
 ) -> None:
     (tmp_path / "batch").write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(EpisodeError, match=message):
-        cifar10.read_batch(tmp_path / "batch")
+        read_batch(tmp_path / "batch")
 
 
 def test_a_pickle_that_is_cut_off_is_named(tmp_path: Path) -> None:
     path = write_cifar10(tmp_path) / "test_batch"
     _cut(path)
     with pytest.raises(EpisodeError, match="test_batch is not a whole pickle"):
-        cifar10.read_batch(path)
+        read_batch(path)
 
 
 def test_images_that_cannot_be_read_or_have_no_training_class_are_named(tmp_path: Path) -> None:
     folder = write_imagenet(tmp_path / "images")
-    assert check.read_all("imagenet", folder)["train"] == {"n01": 12, "n02": 12, "n03": 12}
+    assert IMAGENET.check(folder)["train"] == {"n01": 12, "n02": 12, "n03": 12}
     broken = folder / "train" / "n02" / "n02_3.JPEG"
     whole = broken.read_bytes()
     broken.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(EpisodeError, match=r"image .*n02_3.JPEG cannot be read"):
-        check.read_all("imagenet", folder)
+        IMAGENET.check(folder)
     broken.write_bytes(b"no image")
     with pytest.raises(EpisodeError, match=r"n02_3.JPEG cannot be read \(it is no image"):
-        check.read_all("imagenet", folder)
+        IMAGENET.check(folder)
     broken.write_bytes(whole)
     (folder / "val" / "n02").rename(folder / "val" / "n09")
     with pytest.raises(EpisodeError, match="label that occurs in test only"):
-        imagenet.images(folder / "val", imagenet.classes(folder / "train"))
+        IMAGENET.rows(folder)
 
 
 def test_vectors_are_cut_to_what_is_wanted_from_text_gz_and_zip(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_bad_vectors_name_the_line(tmp_path: Path, text: str, message: str) -> N
         read_vectors(tmp_path / "v.txt", {"a", "b"})
     if "None of the words" not in message:
         with pytest.raises(EpisodeError, match=message):
-            check.read_all("glove", tmp_path)
+            GLOVE.check(tmp_path)
 
 
 def test_an_archive_of_several_files_of_vectors_is_fetched_and_one_of_them_named(
@@ -204,7 +205,7 @@ def test_an_archive_of_several_files_of_vectors_is_fetched_and_one_of_them_named
         zipped.writestr("glove.6B.2d.txt", "a 1 2\nb 3 4\n\n")
         zipped.writestr("glove.6B.3d.txt", "a 1 2 3\nb 4 5 6\n")
     folder = fetch("glove-6b", str(archive))
-    assert check.read_all("glove-6b", folder) == {"glove.6B.zip": {"words": 4}}
+    assert SOURCES["glove-6b"].check(folder) == {"glove.6B.zip": {"words": 4}}
     assert default_vectors() == folder / "glove.6B.zip"
     with pytest.raises(EpisodeError, match=r"name one, as .*glove.6B.zip/glove.6B.2d.txt"):
         read_vectors(default_vectors(), {"a"})
@@ -233,11 +234,11 @@ def test_a_label_that_only_test_has_and_a_file_without_labels_are_named(tmp_path
     whole = train.read_text()
     train.write_text(whole.replace('"neutral"', '"entailment"'))
     with pytest.raises(EpisodeError, match=r"Line 2 of .*dev.jsonl has the label 'neutral', which"):
-        check.read_all("snli", folder)
+        SNLI.check(folder)
     train.write_text(whole)
     test.write_text(re.sub(r'"gold_label": "\w+"', '"gold_label": "-"', test.read_text()))
     with pytest.raises(EpisodeError, match="has no test row with a label"):
-        check.read_all("snli", folder)
+        SNLI.check(folder)
 
 
 def test_vectors_that_are_cut_off_or_not_utf_8_are_named(tmp_path: Path) -> None:
@@ -272,9 +273,9 @@ def test_a_corpus_drops_words_without_a_vector_and_batches_are_cut(tmp_path: Pat
         corpus.add("train", ("sad", "zzz"), 0)
         return corpus.write(folder, vectors, "drop")
 
-    ready = prepared("toy", {"k": 1}, build)
+    ready = prepare_arrays("toy", {"k": 1}, build)
     assert ready.info["token_coverage"] == pytest.approx(12 / 14)
-    texts = Texts.of(ready, "train", 2)
+    texts = Texts.from_prepared(ready, "train", 2)
     batch = texts.gather(torch.tensor([1, 0]))
     assert batch.lengths.tolist() == [3, 4, 2, 3]
     assert batch.tokens.shape == (4, 4)
@@ -305,21 +306,21 @@ def test_prepared_arrays_are_made_once_and_never_half(tmp_path: Path) -> None:
     calls = []
 
     def fails(folder: Path) -> dict[str, object]:
-        save(folder, "x", np.arange(3))
+        save_array(folder, "x", np.arange(3))
         raise EpisodeError("Line 3 is wrong.")
 
     def works(folder: Path) -> dict[str, object]:
         calls.append(folder)
-        save(folder, "x", np.arange(3))
+        save_array(folder, "x", np.arange(3))
         return {}
 
     with pytest.raises(EpisodeError, match="Line 3"):
-        prepared("toy", {}, fails)
-    assert not [p for p in (home() / "prepared").iterdir() if p.is_dir()]
-    assert prepared("toy", {}, works)["x"].tolist() == [0, 1, 2]
-    assert prepared("toy", {}, works)["x"].tolist() == [0, 1, 2]
+        prepare_arrays("toy", {}, fails)
+    assert not [p for p in (data_folder() / "prepared").iterdir() if p.is_dir()]
+    assert prepare_arrays("toy", {}, works)["x"].tolist() == [0, 1, 2]
+    assert prepare_arrays("toy", {}, works)["x"].tolist() == [0, 1, 2]
     assert len(calls) == 1
-    prepared("toy", {"other": 1}, works)
+    prepare_arrays("toy", {"other": 1}, works)
     assert len(calls) == 2
 
 
@@ -328,7 +329,7 @@ def test_archives_are_unpacked_once_and_never_outside_their_folder(tmp_path: Pat
     good = tmp_path / "snli.tar.gz"
     with tarfile.open(good, "w:gz") as tarred:
         tarred.add(tmp_path / "snli_1.0", "snli_1.0")
-    assert len(snli.files(source_folder("snli", str(good)))) == 3
+    assert len(SNLI.files(SNLI.locate(str(good)))) == 3
     assert unpacked(good) == unpacked(good)
     evil = tmp_path / "evil.tar"
     with tarfile.open(evil, "w") as tarred:
@@ -366,12 +367,12 @@ def test_a_dataset_is_fetched_from_official_files_whole_or_not_at_all(
     }[name]
     folder = write(tmp_path / "official")
     got = fetch(name, str(folder))
-    assert check.read_all(name, got) == check.read_all(name, folder)
-    assert "as they were when fetched" in check.verify_checksums(name, got)[0]
-    file = next(p for p in sorted(got.rglob("*")) if p.is_file() and p.name != check.MANIFEST)
+    assert SOURCES[name].check(got) == SOURCES[name].check(folder)
+    assert "as they were when fetched" in verify_checksums(SOURCES[name], got)[0]
+    file = next(p for p in sorted(got.rglob("*")) if p.is_file() and p.name != MANIFEST)
     file.write_bytes(file.read_bytes() + b"x")
     with pytest.raises(EpisodeError, match="is not what was fetched"):
-        check.verify_checksums(name, got)
+        verify_checksums(SOURCES[name], got)
 
 
 def test_a_broken_dataset_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -380,7 +381,7 @@ def test_a_broken_dataset_leaves_nothing_behind(tmp_path: Path) -> None:
     named = re.escape(str(folder / "snli_1.0_test.jsonl"))  # and not our copy, which is gone
     with pytest.raises(EpisodeError, match=f"{named} is not a JSON object"):
         fetch("snli", str(folder))
-    assert not [p for p in (home() / "datasets").iterdir() if p.is_dir()]
+    assert not [p for p in (data_folder() / "datasets").iterdir() if p.is_dir()]
 
 
 def test_rows_of_the_hub_become_official_files(tmp_path: Path) -> None:
@@ -391,12 +392,12 @@ def test_rows_of_the_hub_become_official_files(tmp_path: Path) -> None:
         (tmp_path / "hub").mkdir(exist_ok=True)
         table.to_parquet(str(tmp_path / "hub" / f"{split}-00000-of-00001.parquet"))
     folder = fetch("snli", str(tmp_path / "hub"))
-    assert check.read_all("snli", folder)["train"] == {
+    assert SNLI.check(folder)["train"] == {
         "entailment": 1, "neutral": 0, "contradiction": 0,
     }  # fmt: skip
     with pytest.raises(EpisodeError, match="could not be fetched from"):
         fetch("cifar10", str(tmp_path / "none"))
-    assert not (home() / "downloads" / "snli").exists()  # kept once, in the official layout
+    assert not (data_folder() / "downloads" / "snli").exists()  # kept once, in the official layout
 
 
 @pytest.mark.parametrize("kind", ["snli.zip", "snli.tar.gz"])
@@ -420,10 +421,10 @@ def test_long_work_says_how_far_it_has_come(tmp_path: Path, kind: str) -> None:
             seen[what] = (seen[what][0] + 1, total)
             yield item
 
-    with shown(show):
+    with show_progress(show):
         got = fetch("snli", str(archive))
-        counts = check.read_all("snli", got)
-        check.verify_checksums("snli", got)
+        counts = SNLI.check(got)
+        verify_checksums(SNLI, got)
     rows = {split: sum(labels.values()) for split, labels in counts.items()}
     assert next(got.rglob("noise.bin")).read_bytes() == noise
     assert seen == {
@@ -452,8 +453,8 @@ def test_decoded_crops_repeat_and_prefetching_changes_nothing(tmp_path: Path) ->
     from episode.data.batches import Batches
 
     folder = write_imagenet(tmp_path)
-    found = imagenet.images(folder / "train", ["n01", "n02", "n03"])
-    files, labels = [p for p, _ in found], torch.tensor([y for _, y in found])
+    found = list(IMAGENET.rows(folder)["train"])
+    files, labels = [row.path for row in found], torch.tensor([row.label for row in found])
     data = ImageFiles(files, labels, 16)
     batches = Batches(data, 4, seed=0, client=1)
     ahead = [batches.draw("local", k) for k in (0, 1, 2, 1)]

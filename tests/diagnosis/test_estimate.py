@@ -30,8 +30,9 @@ from episode.diagnosis.short_runs import MEASURED_AFTER, ShortRunner, ShortRuns,
 from episode.diagnosis.verdict import Verdict, first_eta
 from episode.errors import EpisodeError, NotTwiceDifferentiableError
 from episode.federation.protocols import Draw
-from episode.tasks.neural import NeuralTask, kinks
+from episode.tasks.neural import NeuralTask
 from episode.tasks.relaxed_smooth import RelaxedSmooth
+from episode.tasks.second_derivatives import kinks
 
 QUICK = DiagnosisOptions(steps=12, points=5, batches=4, local_steps=4, rehearsal=24)
 

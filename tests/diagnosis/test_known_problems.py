@@ -169,7 +169,7 @@ def test_delta_is_the_way_down() -> None:
     ("settings", "message"),
     [
         ({"num_clients": 1}, "one client cannot differ"),
-        ({"rho": 9.0}, "none has more than"),
+        ({"rho": 9.0}, "with 8 convex clients it can be at most 8"),
         ({"dimensions": 2}, "greater than or equal to 3"),
     ],
 )

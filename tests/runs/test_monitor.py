@@ -11,7 +11,7 @@ from episode.core.algorithm import ALGORITHMS
 from episode.errors import EpisodeError
 from episode.runs.config import Experiment
 from episode.runs.monitor import REACH, WINDOW, Monitor
-from episode.runs.trainer import train, job_of
+from episode.runs.trainer import job_of, train
 
 
 def record(round: int, **changes: Any) -> dict[str, Any]:

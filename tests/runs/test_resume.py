@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 import episode
 from episode import Algorithm, EpisodeError, Uniform
-from episode.runs.records import History, Run
 from episode.federation import checkpoint
 from episode.federation.state import ClientState, ServerState
 from episode.results.store import dumps, read_json, read_rounds, read_run
+from episode.runs.records import History, Run
 
 
 class PowerCut(BaseException):

@@ -71,10 +71,10 @@ def test_spaces_are_lists_and_ranges() -> None:
 
 
 def test_validating_digits_never_sees_the_test_examples() -> None:
-    from episode.tasks.digits import _split
+    from episode.tasks.digits import split_digits
 
-    test, train = _split(1797, "test")
-    validation, rest = _split(1797, "validation")
+    test, train = split_digits(1797, "test")
+    validation, rest = split_digits(1797, "validation")
     assert not set(test.tolist()) & set(validation.tolist())
     assert set(validation.tolist()) | set(rest.tolist()) == set(train.tolist())
     assert not set(validation.tolist()) & set(rest.tolist())

@@ -20,7 +20,7 @@ from episode import EpisodeError, fit
 from episode.runs.config import Experiment, read_experiment
 from episode.runs.trainer import job_of, train
 from episode.tasks import precision
-from episode.tasks.partitioned import DealtSettings
+from episode.tasks.partitioned import PartitionedSettings
 from episode.tasks.precision import Precision
 from episode.tasks.silos import Silos
 from episode.testing import check_task
@@ -99,16 +99,59 @@ def test_a_task_keeps_the_contract(name: str, settings: Callable[[str], dict[str
     check_task(experiment(settings(name) | larger).task.build(0, "cpu"))
 
 
+@pytest.mark.parametrize("name", ["digits", *NAMES])
+def test_a_task_counts_the_labels_of_its_partition(
+    name: str, settings: Callable[[str], dict[str, Any]]
+) -> None:
+    chosen = experiment({"name": "digits"} if name == "digits" else settings(name)).task
+    found, task = chosen.partition(1), chosen.build(1, "cpu")
+    assert found is not None
+    assert task.label_counts == chosen.label_counts(found, 1)
+    assert task.label_counts is not None
+    assert task.label_counts.title.endswith("%, seed 1")
+    sizes = [task.examples(c) for c in range(task.num_clients)]
+    assert [sum(row) for row in task.label_counts.counts] == sizes == [*map(len, found.parts)]
+
+
+def test_settings_can_be_evaluated_on_another_split() -> None:
+    digits = experiment({"name": "digits"}).task
+    assert (
+        digits.on_split("validation")
+        == experiment({"name": "digits", "evaluate_on": "validation"}).task
+    )
+    with pytest.raises(EpisodeError, match="no split 'train': use one of test, validation"):
+        digits.on_split("train")
+    synthetic = experiment({"name": "synthetic"}).task
+    assert synthetic.on_split("validation") is synthetic
+    assert (synthetic.partition(0), synthetic.chosen_scale()) == (None, None)
+
+
+def test_the_partition_rule_is_called_partition_in_configs() -> None:
+    chosen = experiment({"name": "cifar10", "partition": "dirichlet", "alpha": 0.2})
+    assert chosen.to_dict()["task"]["partition"] == "dirichlet"
+    assert Experiment.from_dict(chosen.to_dict()) == chosen
+    assert chosen.task.partition_summary() == "Dirichlet, α = 0.2"
+    assert chosen.task.has_setting("partition")
+    assert not chosen.task.has_setting("partition_rule")
+    with pytest.raises(EpisodeError, match=r"did you mean 'task\.partition'"):
+        experiment({"name": "cifar10", "partitions": "dirichlet"})
+
+
 def test_silos_keep_the_contract(tmp_path: Path) -> None:
     check_task(silos(write_silos(tmp_path / "silos")).task.build(0, "cpu"))
 
 
-def test_silos_are_dealt_out_by_name_without_what_they_hold_out(tmp_path: Path) -> None:
+def test_a_partition_of_silos_has_their_names_and_not_what_they_hold_out(tmp_path: Path) -> None:
     chosen = silos(write_silos(tmp_path / "silos")).task
     assert isinstance(chosen, Silos)
-    deal, task = chosen.deal(0), chosen.build(0, "cpu")
-    assert deal.clients == tuple(sorted(p.name for p in (tmp_path / "silos").iterdir()))
-    assert [len(part) for part in deal.parts] == [task.examples(c) for c in range(task.num_clients)]
+    found, task = chosen.partition(0), chosen.build(0, "cpu")
+    assert found.clients == sorted(p.name for p in (tmp_path / "silos").iterdir())
+    sizes = [task.examples(c) for c in range(task.num_clients)]
+    assert [len(part) for part in found.parts] == sizes
+    assert task.label_counts is not None
+    assert [sum(row) for row in task.label_counts.counts] == sizes
+    assert task.label_counts.clients == found.clients
+    assert task.label_counts.title == "one client per silo, seed 0"
 
 
 def test_snli_learns(settings: Callable[[str], dict[str, Any]]) -> None:
@@ -137,7 +180,7 @@ def test_defaults_are_the_papers_at_its_scale(name: str) -> None:
     assert (paper.schedule.eta, paper.schedule.gamma) == (eta, gamma)
     assert paper.budget.local_steps == local_steps
     assert 0 <= paper.budget.rounds * local_steps - iterations < local_steps
-    assert isinstance(paper.task, DealtSettings)
+    assert isinstance(paper.task, PartitionedSettings)
     assert (paper.task.batch_size, paper.task.num_clients) == (batch, 8)
     again = Experiment.from_dict(json.loads(json.dumps(paper.to_dict())))
     assert again == paper
@@ -312,7 +355,7 @@ def test_labels_have_one_name_in_every_kind_of_table(tmp_path: Path) -> None:
         place.mkdir(parents=True)
         rows = (row.format(k % 2) for k in range(30))
         (place / file).write_text(start + "".join(rows) + "\n" * silo)  # a blank line at the end
-    assert silos(tmp_path / "silos").task.deal(0).names == ("0", "1")
+    assert silos(tmp_path / "silos").task.partition(0).names == ["0", "1"]
 
 
 def test_silos_are_prepared_anew_for_other_vectors_of_one_archive(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
-"""The command line's data side: `episode data fetch|check|where`, `episode partition`."""
+"""Commands for data: `episode data fetch`, `check` and `where`, and `episode partition`."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,60 +15,67 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from episode.cli.terminal import AsJson, err, out
-from episode.errors import EpisodeError, unknown
+from episode.errors import EpisodeError
+
+if TYPE_CHECKING:  # torch takes seconds to import, and help should not
+    from episode.federation.protocols import LabelCounts
 
 data_commands = typer.Typer(
-    no_args_is_help=True, help="Get datasets, check them, and see where they are."
+    no_args_is_help=True,
+    help="Download datasets, check them, and show where they are kept on this machine.",
 )
+
+DatasetName = Annotated[
+    str, typer.Argument(help="snli, sentiment140, cifar10, imagenet, glove or glove-6b.")
+]
+DataPath = Annotated[
+    str | None, typer.Option(help="Folder or archive of the data; by default, what was fetched.")
+]
 
 
 @data_commands.command(epilog="Example: episode data fetch snli --from ~/Downloads/snli_1.0.zip")
 def fetch(
-    name: Annotated[str, typer.Argument(help="snli, sentiment140, cifar10, imagenet or glove.")],
+    name: DatasetName,
     origin: Annotated[
         str | None,
-        typer.Option("--from", help="Official folder or archive, or another dataset of the hub."),
+        typer.Option("--from", help="Folder or archive of the official files, or a hub dataset."),
     ] = None,
 ) -> None:
-    """Get a dataset once, in its official layout: a download, or files you have.
+    """Fetch a dataset: download it from the Hugging Face hub, or take files that you have.
 
-    Without --from it is downloaded from the Hugging Face hub. A download that was stopped goes on;
-    a dataset is there whole, or not at all.
+    Without --from it is downloaded; an interrupted download continues where it stopped. Every row
+    is checked, and a dataset is stored completely or not at all.
     """
-    from episode.data.sources import fetch as source
+    from episode.data.sources.fetch import fetch as fetch_dataset
 
     with _progress():
-        folder = source.fetch(name, origin)
+        folder = fetch_dataset(name, origin)
     out.print(str(folder), markup=False)
 
 
 @data_commands.command(epilog="Example: episode data check cifar10 --data cifar-10-python.tar.gz")
 def check(
-    name: Annotated[str, typer.Argument(help="snli, sentiment140, cifar10, imagenet or glove.")],
-    data: Annotated[
-        str | None, typer.Option(help="A folder or archive; by default what was fetched.")
-    ] = None,
+    name: DatasetName,
+    data: DataPath = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every row of a dataset; count labels, compare checksums and official sizes."""
-    from episode.data.sources import check as source
-    from episode.data.sources.fetch import SOURCES
+    """Read every row of a dataset, count its labels, and compare checksums and official sizes."""
+    from episode.data.sources import source_named
+    from episode.data.sources.fetch import verify_checksums
 
-    if name not in SOURCES:
-        raise unknown("dataset", name, SOURCES)
+    source = source_named(name)
     with _progress():
-        folder = source.located(name, data)
-        counts, sums = source.read_all(name, folder), source.verify_checksums(name, folder)
-    official = source.OFFICIAL_SIZES.get(name, {})
+        folder = source.locate(data)
+        counts, sums = source.check(folder), verify_checksums(source, folder)
     if as_json:
         out.print_json(data={"folder": str(folder), "splits": counts, "checksums": sums})
         return
     for split, labels in counts.items():
-        total = sum(labels.values())
-        whole = ""
-        if split in official:
-            whole = "complete" if total == official[split] else f"of {official[split]:,}: a subset"
-        out.print(f"{split:<12} {total:>9,} {whole}", markup=False)
+        total, official = sum(labels.values()), source.sizes.get(split)
+        whole = "" if official is None else f"of {official:,}: a subset"
+        out.print(
+            f"{split:<12} {total:>9,} {'complete' if total == official else whole}", markup=False
+        )
         if len(labels) <= 10:
             parts = ", ".join(f"{label} {n:,}" for label, n in labels.items())
             out.print(f"{'':<12} {parts}", markup=False)
@@ -79,74 +86,77 @@ def check(
 
 @data_commands.command(epilog="Example: episode data where")
 def where(as_json: AsJson = False) -> None:
-    """Say where data are kept, which are there, and how large they are."""
-    from episode.data.sources.fetch import SOURCES
-    from episode.data.storage import dataset_folder, home
+    """Show where data are kept, which datasets are there, and how large they are."""
+    from episode.data.sources import SOURCES
+    from episode.data.storage import data_folder, dataset_folder
 
-    datasets = {
-        name: _size(dataset_folder(name)) if dataset_folder(name).is_dir() else None
-        for name in SOURCES
-    }
-    kept = {part: _size(home() / part) for part in ("prepared", "unpacked", "downloads")}
+    folders = {name: dataset_folder(name) for name in SOURCES}
+    sizes = {name: _size(path) if path.is_dir() else None for name, path in folders.items()}
+    caches = {name: _size(data_folder() / name) for name in ("prepared", "unpacked", "downloads")}
     if as_json:
-        out.print_json(data={"home": str(home()), "datasets": datasets, "caches": kept})
+        out.print_json(data={"home": str(data_folder()), "datasets": sizes, "caches": caches})
         return
-    out.print(f"{home()}   (set EPISODE_HOME to move it)", markup=False)
-    for name, size in datasets.items():
+    out.print(f"{data_folder()}   (set EPISODE_HOME to move it)", markup=False)
+    for name, size in sizes.items():
         state = f"not here: episode data fetch {name}   ({SOURCES[name].summary})"
         if size is not None:
-            state = f"{size / 1e6:,.1f} MB in {dataset_folder(name)}"
+            state = f"{size / 1e6:,.1f} MB in {folders[name]}"
         out.print(f"  {name:<14} {state}", markup=False)
-    for part, size in kept.items():
-        out.print(f"  {part:<14} {size / 1e6:,.1f} MB; may be removed at any time", markup=False)
+    for name, size in caches.items():
+        out.print(f"  {name:<14} {size / 1e6:,.1f} MB; may be removed at any time", markup=False)
 
 
 def partition(
-    task: Annotated[str, typer.Argument(help="A task whose data are dealt out, such as snli.")],
+    task: Annotated[str, typer.Argument(help="Task with data to distribute, such as digits.")],
     similarity: Annotated[
-        float | None, typer.Option(help="s: percent of the data dealt out uniformly.")
+        float | None,
+        typer.Option(
+            help="s: percentage of the data that is distributed uniformly; the rest is sorted by "
+            "label. With 100 all clients are alike, with 0 each has few labels."
+        ),
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="N.")] = None,
-    data: Annotated[str | None, typer.Option(help="The task's data.")] = None,
+    clients: Annotated[int | None, typer.Option(help="N: number of clients.")] = None,
+    data: DataPath = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Override a setting, task.key=value; may be repeated."),
+        typer.Option(
+            "--set",
+            help="Set task.key=value; may be repeated. task.partition=dirichlet draws each label's "
+            "shares at random: a small task.alpha (α) gives clients few labels. "
+            "task.partition=labels gives each client task.labels_per_client labels.",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Deals out anew.")] = 0,
-    picture: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("partition.png"),
+    seed: Annotated[int, typer.Option(help="Random seed of the distribution.")] = 0,
+    picture: Annotated[Path, typer.Option(help="File for the picture.")] = Path("partition.png"),
     as_json: AsJson = False,
 ) -> None:
-    """Show who has which labels: a table, and a picture of clients by labels."""
-    from episode.data.partition import count_labels
+    """Show which client has which labels, as a table and a picture."""
     from episode.results.partition_figure import draw_partition
     from episode.runs.config import read_experiment
 
     given = {"similarity": similarity, "num_clients": clients, "data": data}
     overrides = [f"task.{k}={json.dumps(v)}" for k, v in given.items() if v is not None]
     experiment = read_experiment(None, [f"task.name={task}", *overrides, *(settings or [])])
-    deal = getattr(experiment.task, "deal", None)
-    if deal is None:
-        raise EpisodeError(f"The task {task} has no examples to deal out: try digits or snli.")
-    dealt = deal(seed)
-    present, counts = count_labels(dealt.labels, dealt.parts)
-    names = [dealt.names[int(n)] for n in present]
-    rows = counts.tolist()
+    found = experiment.task.partition(seed)
+    if found is None:
+        raise EpisodeError(f"The task {task} has no examples to distribute: try digits or snli.")
+    table = experiment.task.label_counts(found, seed)
     if as_json:
-        named = {"names": dealt.clients} if dealt.clients else {}
-        out.print_json(data={"labels": names, "clients": rows, **named})
+        names = {"names": table.clients} if found.clients else {}
+        out.print_json(data={"labels": table.labels, "clients": table.counts, **names})
         return
-    clients_shown = dealt.clients or tuple(map(str, range(len(rows))))
-    _print_partition(names, rows, len(dealt.labels), clients_shown)
-    draw_partition(names, rows, picture, _title(task, experiment.task, seed), clients_shown)
+    _print_partition(table, len(found.labels))
+    title = f"{task}: {table.title}"
+    draw_partition(table.labels, table.counts, picture, title, table.clients)
     out.print(f"Picture: {picture}", markup=False)
 
 
 def shortcuts(
     config: Path | None, task: str | None, data: Path | None, model: str | None
 ) -> list[str]:
-    """`--task`, `--data` and `--model` as settings; data alone are somebody's own silos."""
+    """Turn `--task`, `--data` and `--model` into settings; --data without --task means silos."""
     if model and not (config or task or data):
-        raise EpisodeError("--model is for silos of your own: give their folder with --data.")
+        raise EpisodeError("--model is for your own silos: give their folder with --data.")
     if task is None and data is not None:
         task = "silos"
     given = {"task.name": task, "task.data": data and str(data), "task.model": model}
@@ -160,7 +170,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show_log(console: Console) -> None:
-    """What the data side has to say (preparing takes a while) goes to stderr."""
+    """Print log messages, such as that data are being prepared, on a console."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -171,39 +181,27 @@ def show_log(console: Console) -> None:
     log.setLevel(logging.INFO)
 
 
-def _print_partition(
-    names: list[str], rows: list[list[int]], examples: int, clients: Sequence[str]
-) -> None:
-    shown = len(names) <= 12 and len(rows) <= 40
+def _print_partition(counts: LabelCounts, examples: int) -> None:
+    labels, rows = counts.labels, counts.counts
+    shown = len(labels) <= 12 and len(rows) <= 40
     table = Table(box=None, header_style="bold", padding=(0, 1))
-    for column in ["client", "examples", *(names if shown else ["labels", "most frequent"])]:
+    for column in ["client", "examples", *(labels if shown else ["labels", "most frequent"])]:
         table.add_column(column, justify="left" if column == "most frequent" else "right")
-    for client, row in enumerate(rows[:40]):
+    for client, row in zip(counts.clients, rows[:40], strict=False):
         most = max(range(len(row)), key=row.__getitem__)
-        brief = [str(sum(n > 0 for n in row)), f"{names[most]} ({row[most] / sum(row):.0%})"]
+        brief = [str(sum(n > 0 for n in row)), f"{labels[most]} ({row[most] / sum(row):.0%})"]
         cells = [f"{n:,}" for n in row] if shown else brief
-        table.add_row(clients[client], f"{sum(row):,}", *cells)
+        table.add_row(client, f"{sum(row):,}", *cells)
     out.print(table)
-    dealt = sum(map(sum, rows))
+    distributed = sum(map(sum, rows))
     more = f" (the first 40 of {len(rows)} clients are shown)" if len(rows) > 40 else ""
-    out.print(f"{dealt:,} of {examples:,} examples are dealt out{more}.", markup=False)
-
-
-def _title(task: str, settings: Any, seed: int) -> str:
-    kind = getattr(settings, "partition", "similarity" if hasattr(settings, "similarity") else "")
-    values = {
-        "similarity": f"similarity s = {getattr(settings, 'similarity', 0):g}%",
-        "dirichlet": f"Dirichlet, α = {getattr(settings, 'alpha', 0):g}",
-        "labels": f"{getattr(settings, 'labels_per_client', 0)} labels per client",
-        "users": "one client per user",
-    }
-    return f"{task}: {values.get(kind, 'one client per silo')}, seed {seed}"
+    out.print(f"{distributed:,} of {examples:,} examples are distributed{more}.", markup=False)
 
 
 @contextmanager
 def _progress() -> Iterator[None]:
-    """Within it, work on data is shown on a terminal."""
-    from episode.data.progress import shown
+    """Show the progress of work on data, if stderr is a terminal."""
+    from episode.data.progress import show_progress
 
     columns = (
         TextColumn("{task.description:<24}"), BarColumn(bar_width=24), MofNCompleteColumn(),
@@ -211,12 +209,12 @@ def _progress() -> Iterator[None]:
     )  # fmt: skip
     with Progress(*columns, console=err, disable=not err.is_terminal) as progress:
 
-        def show(items: Iterable[Any], what: str, total: int | None) -> Iterator[Any]:
+        def display(items: Iterable[Any], what: str, total: int | None) -> Iterator[Any]:
             line = progress.add_task(what, total=total)
             yield from progress.track(items, total=total, task_id=line)
             progress.update(line, total=progress.tasks[line].completed)
 
-        with shown(show):
+        with show_progress(display):
             yield
 
 

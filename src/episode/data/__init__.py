@@ -1,1 +1,1 @@
-"""Data: how it is dealt out to clients, and how a client's batches are drawn."""
+"""Data: where they are stored, how they are distributed to clients, how batches are drawn."""

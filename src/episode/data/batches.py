@@ -2,61 +2,107 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from episode.errors import EpisodeError
 from episode.randomness import Key, permutation
 
 
 class MapStyle(Protocol):
-    """A dataset that knows its length and gives any example by its number."""
+    """A dataset that knows its length and returns any example by its number."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Any: ...
 
 
-@runtime_checkable
-class Gathers(Protocol):
-    """A dataset that makes a whole batch at once, faster than example by example.
+class BatchDataset(ABC):
+    """A dataset that makes a whole batch at once, faster than example by example."""
 
-    `key` names the draw, for whoever draws at random (augmentation): use `episode.randomness` with
-    it, and the batch stays a pure function of its name. It is empty for evaluation. A dataset whose
-    batches are small may have a number `batches_at_once`: so many are made together, and kept.
-    """
+    batches_at_once: int = 1
+    """How many consecutive batches to make together and keep; more than 1 pays off if they are
+    small."""
 
+    @abstractmethod
     def __len__(self) -> int: ...
+
+    @abstractmethod
     def gather(self, indices: Tensor, key: Sequence[Key]) -> Any:
-        """The batch of these examples."""
+        """Return the batch of these examples.
+
+        `key` names the batch, for datasets that augment at random: take random numbers from
+        `episode.randomness` with it, and the batch stays a pure function of its name. The key is
+        empty for evaluation.
+        """
 
 
-@runtime_checkable
-class Prefetches(Gathers, Protocol):
-    """A dataset whose batches can be under way while the model works on others."""
+class LabelledDataset(BatchDataset):
+    """Examples with labels, from which some can be selected without copying them."""
 
+    def __init__(self, labels: Tensor) -> None:
+        self._labels = labels
+        self._selected = torch.arange(len(labels))
+
+    def __len__(self) -> int:
+        return len(self._selected)
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels of the selected examples, as numbers from 0."""
+        return self._labels[self._selected]
+
+    def select(self, indices: Tensor) -> Self:
+        """Return a view of some of these examples."""
+        chosen = copy.copy(self)
+        chosen._selected = self._selected[indices]
+        return chosen
+
+
+class PrefetchingDataset(BatchDataset):
+    """A dataset that can prepare a batch while the model works on another one."""
+
+    @abstractmethod
     def start(self, indices: Tensor, key: Sequence[Key]) -> Any:
-        """Begins to make a batch."""
+        """Begin to make a batch."""
 
+    @abstractmethod
     def finish(self, started: Any) -> Any:
-        """Waits for a batch that was started."""
+        """Wait for a batch that `start` has begun, and return it."""
+
+    def gather(self, indices: Tensor, key: Sequence[Key]) -> Any:
+        return self.finish(self.start(indices, key))
 
 
 class Batches:
-    """The batches of one client's data: a map-style dataset, equal-length tensors, or `Gathers`.
+    """The batches of one client's data.
 
-    Each epoch of each stream has a permutation of its own, cut into whole batches; what is left
-    over waits for another epoch. A client with less than one batch always trains on all it has.
+    Each epoch of each stream has its own permutation, which is cut into whole batches; the rest of
+    the examples wait for another epoch. A client with less than one batch always trains on all of
+    its examples.
+
+    Args:
+        dataset: A `BatchDataset`, a tuple of equally long tensors or arrays, or any map-style
+            dataset.
+        batch_size: Examples in a batch.
+        seed: Random seed of the permutations.
+        client: The client's number, which the permutations depend on too.
+        collate: Makes a batch from a list of examples of a map-style dataset.
+
+    Raises:
+        EpisodeError: The dataset is none of these, is empty, or has tensors of unequal length.
     """
 
     def __init__(
         self,
-        dataset: MapStyle | Sequence[Tensor] | Gathers,
+        dataset: MapStyle | Sequence[Tensor] | BatchDataset,
         batch_size: int,
         seed: int,
         client: int,
@@ -66,11 +112,11 @@ class Batches:
         self._collate = collate
         self._seed = seed
         self._client = client
-        # Asked once: a check against a protocol takes longer than drawing a small batch.
-        self._gathers = dataset if isinstance(dataset, Gathers) else None
-        self._prefetches = dataset if isinstance(dataset, Prefetches) else None
-        numbered = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-        if not numbered and not self._gathers:
+        self._makes_batches = dataset if isinstance(dataset, BatchDataset) else None
+        self._prefetches = dataset if isinstance(dataset, PrefetchingDataset) else None
+        # Any object with these two methods is a map-style dataset: torch's, Hugging Face's, a list.
+        map_style = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        if not map_style and not self._makes_batches:
             raise EpisodeError(
                 f"Client {client} is a {type(dataset).__name__}: give a dataset with a length and "
                 "numbered examples, or a tuple of tensors (not a loader or an iterator)."
@@ -81,60 +127,59 @@ class Batches:
             raise EpisodeError(f"Client {client} has no examples: leave it out, or give it data.")
         self.batch_size = min(batch_size, self.examples)
         self._per_epoch = self.examples // self.batch_size
-        self._at_once = getattr(dataset, "batches_at_once", 1)
         self._orders: dict[str, tuple[int, Tensor]] = {}
         self._ready: dict[str, dict[int, Any]] = {}
-        self._ahead: dict[str, tuple[int, Any]] = {}
+        self._started: dict[str, tuple[int, Any]] = {}
 
     def draw(self, stream: str, index: int) -> Any:
-        """The `index`-th batch of a stream, counted from 0."""
+        """Return the `index`-th batch of a stream, counted from 0."""
         if self._prefetches is not None:
-            return self._draw_ahead(self._prefetches, stream, index)
-        if self._gathers is not None:
-            return self._draw_some(self._gathers, stream, index)
-        chosen = self._chosen(stream, index)
+            return self._draw_prefetched(self._prefetches, stream, index)
+        if self._makes_batches is not None:
+            return self._draw_made(self._makes_batches, stream, index)
+        chosen = self._indices(stream, index)
         if self._tensors:
             return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
         return self._collate([self._dataset[i] for i in chosen.tolist()])  # type: ignore[index]
 
-    def _draw_some(self, dataset: Gathers, stream: str, index: int) -> Any:
-        """The batch; where it is not there yet, it is made together with some that follow."""
-        ready = self._ready.setdefault(stream, {})
-        if index not in ready:
-            ready.clear()
-            for k in range(index, index + self._at_once):
-                key = (self._seed, self._client, stream, k)
-                ready[k] = dataset.gather(self._chosen(stream, k), key)
-        return ready.pop(index)
-
-    def _draw_ahead(self, dataset: Prefetches, stream: str, index: int) -> Any:
-        """The batch, started last time; and a start on the next, which a stream asks for next."""
-        at, started = self._ahead.pop(stream, (None, None))
-        if at != index:
-            started = self._start(dataset, stream, index)
-        batch = dataset.finish(started)
-        self._ahead[stream] = index + 1, self._start(dataset, stream, index + 1)
-        return batch
-
-    def _start(self, dataset: Prefetches, stream: str, index: int) -> Any:
-        key = (self._seed, self._client, stream, index)
-        return dataset.start(self._chosen(stream, index), key)
-
-    def _chosen(self, stream: str, index: int) -> Tensor:
-        epoch, slot = divmod(index, self._per_epoch)
-        order = self._order(stream, epoch)
-        return order[slot * self.batch_size : (slot + 1) * self.batch_size]
-
     def fingerprint(self) -> int | None:
-        """A checksum of a few examples, to tell other data by; None where asking may be random."""
+        """Return a checksum of a few examples, to notice other data; None if they may be random."""
         if not self._tensors:
             return None
         rows = torch.tensor([0, self.examples // 2, self.examples - 1])
         values = [t[rows.to(t.device)].detach().cpu().contiguous().numpy() for t in self._tensors]
         return zlib.crc32(b"".join(v.tobytes() for v in values))
 
+    def _draw_made(self, dataset: BatchDataset, stream: str, index: int) -> Any:
+        """Return the batch; if it is not there yet, make it together with some that follow."""
+        ready = self._ready.setdefault(stream, {})
+        if index not in ready:
+            ready.clear()
+            for k in range(index, index + dataset.batches_at_once):
+                ready[k] = dataset.gather(self._indices(stream, k), self._key(stream, k))
+        return ready.pop(index)
+
+    def _draw_prefetched(self, dataset: PrefetchingDataset, stream: str, index: int) -> Any:
+        """Finish the batch that was started last time, and start the one after it."""
+
+        def start(index: int) -> Any:
+            return dataset.start(self._indices(stream, index), self._key(stream, index))
+
+        expected, started = self._started.pop(stream, (None, None))
+        batch = dataset.finish(started if expected == index else start(index))
+        self._started[stream] = index + 1, start(index + 1)
+        return batch
+
+    def _key(self, stream: str, index: int) -> tuple[Key, ...]:
+        return self._seed, self._client, stream, index
+
+    def _indices(self, stream: str, index: int) -> Tensor:
+        epoch, slot = divmod(index, self._per_epoch)
+        order = self._order(stream, epoch)
+        return order[slot * self.batch_size : (slot + 1) * self.batch_size]
+
     def _order(self, stream: str, epoch: int) -> Tensor:
-        # Kept for the epoch's other batches. A pure function's value, so losing it costs only time.
+        # Kept for the epoch's other batches. It can be computed again, so no checkpoint needs it.
         cached = self._orders.get(stream)
         if cached is not None and cached[0] == epoch:
             return cached[1]
@@ -144,8 +189,8 @@ class Batches:
 
 
 def _as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
-    """The tensors of a tuple of tensors (or numpy arrays); None for any other dataset."""
-    if isinstance(dataset, torch.utils.data.TensorDataset):
+    """Return the tensors of a tuple of tensors (or arrays); None for any other dataset."""
+    if isinstance(dataset, TensorDataset):
         return tuple(dataset.tensors)
     if not isinstance(dataset, tuple) or not dataset:
         return None

@@ -1,4 +1,4 @@
-"""How far long work on data has come, for whoever wants to show it."""
+"""Progress of long work on data, for any display that wants to show it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,23 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
-Show = Callable[[Iterable[Any], str, int | None], Iterable[Any]]
-"""Passes on what it is given, and shows how far it has come: (items, what, how many if known)."""
+Display = Callable[[Iterable[Any], str, int | None], Iterable[Any]]
+"""Passes on the items and shows progress, given (items, description, how many if known)."""
 
 
-def _silently(items: Iterable[Any], what: str, total: int | None) -> Iterable[Any]:
-    return items
+_display: ContextVar[Display] = ContextVar("display", default=lambda items, *_: items)
 
 
-_show: ContextVar[Show] = ContextVar("show", default=_silently)
-
-
-def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterable[Item]:
-    """The items, passed on as they are; where progress is `shown`, their number is."""
-    return _show.get()(items, what, total)
+def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterable[Item]:
+    """Pass on the items, and report them to the display that `show_progress` has set, if any."""
+    return _display.get()(items, description, total)
 
 
 @contextmanager
-def shown(show: Show) -> Iterator[None]:
-    """Within it, `show` sees all that is tracked."""
-    before = _show.set(show)
+def show_progress(display: Display) -> Iterator[None]:
+    """Report everything that is tracked inside the `with` block to `display`."""
+    before = _display.set(display)
     try:
         yield
     finally:
-        _show.reset(before)
+        _display.reset(before)

@@ -1,4 +1,4 @@
-"""Silos as they lie on a disk: a folder per silo, of tables of texts or of folders of images."""
+"""Silos on a disk: one folder each, with tables of texts or with folders of images."""
 
 from __future__ import annotations
 
@@ -11,116 +11,128 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from episode.data.corpus import needs_data_extra
-from episode.data.sources.imagenet import SUFFIXES as IMAGES
+from episode.data.sources.imagenet import IMAGE_SUFFIXES
 from episode.errors import EpisodeError
 
-TABLES = {".csv", ".jsonl", ".parquet"}
 HELD_OUT = {"test": "test", "validation": "validation", "val": "validation", "dev": "validation"}
-"""Files (or folders of images) of these names are no training data."""
+"""Files (or folders of images) with these names are not trained on."""
 
 Kind = Literal["texts", "images"]
+KINDS: dict[Kind, tuple[str, set[str]]] = {
+    "texts": ("*", {".csv", ".jsonl", ".parquet"}),
+    "images": ("**/*", IMAGE_SUFFIXES),
+}
+"""Where files of each kind are in a silo's folder, and how their names end."""
 
 
 class Row(NamedTuple):
-    """A text or an image's path, its label, and whence it came."""
+    """One example: a text or the path of an image, its label, and its place for messages."""
 
     split: str
     content: str
     label: str
-    where: str
+    place: str
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the two columns that count."""
+    """Names of the columns that hold the text and the label."""
 
     text: str = "text"
     label: str = "label"
 
 
 def silo_folders(root: Path) -> list[Path]:
-    """One folder per silo, by name."""
+    """Return the folder of each silo, sorted by name.
+
+    Raises:
+        EpisodeError: There is no such folder, or it has no folders in it.
+    """
     if not root.is_dir():
         raise EpisodeError(
-            f"There is no folder {root} in {Path.cwd()}: give one with a folder for each silo, "
-            "as seen from where you are."
+            f"There is no folder {root} in {Path.cwd()}: give the path of a folder that has one "
+            "folder for each silo."
         )
     found = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
     if not found:
-        raise EpisodeError(f"{root} has no folders in it: each silo's data go into one of its own.")
+        raise EpisodeError(
+            f"{root} has no folders in it: put each silo's data into its own folder."
+        )
     return found
 
 
-def _found_in(silo: Path) -> str:
-    other = sorted(p.name for p in silo.iterdir() if p.is_file())
-    return f" that can be read ({other[0]} cannot)" if other else ""
-
-
 def kind_of(silos: list[Path]) -> Kind:
-    """Whether silos hold tables or images; all must hold the same."""
+    """Return whether the silos hold tables of texts or images.
+
+    Raises:
+        EpisodeError: A silo has neither, or some have texts and some have images.
+    """
     kinds: dict[Kind, Path] = {}
     for silo in silos:
-        tables = any(p.suffix.lower() in TABLES for p in silo.iterdir())
-        images = any(p.suffix.lower() in IMAGES for p in silo.glob("**/*"))
-        if not tables and not images:
+        found: list[Kind] = [kind for kind in KINDS if files_of(silo, kind)]
+        if not found:
+            other = sorted(p.name for p in silo.iterdir() if p.is_file())
+            hint = f" that can be read ({other[0]} cannot)" if other else ""
             raise EpisodeError(
-                f"The silo {silo} has no data{_found_in(silo)}: put .csv, .jsonl or .parquet files "
-                "there, or images in a folder for each label."
+                f"The silo {silo} has no data{hint}: put .csv, .jsonl or .parquet files there, "
+                "or images in a folder for each label."
             )
-        kinds.setdefault("texts" if tables else "images", silo)
+        kinds.setdefault(found[0], silo)
     if len(kinds) > 1:
-        raise EpisodeError(f"{kinds['texts']} holds texts and {kinds['images']} images: use one.")
+        raise EpisodeError(
+            f"{kinds['texts']} holds texts and {kinds['images']} images: all silos must hold the "
+            "same kind of data."
+        )
     return next(iter(kinds))
 
 
 def files_of(silo: Path, kind: Kind) -> list[Path]:
-    """A silo's tables or images, by name."""
-    if kind == "texts":
-        return sorted(p for p in silo.iterdir() if p.suffix.lower() in TABLES)
-    return sorted(p for p in silo.glob("**/*") if p.suffix.lower() in IMAGES)
+    """Return a silo's tables or images, sorted by name."""
+    pattern, suffixes = KINDS[kind]
+    return sorted(p for p in silo.glob(pattern) if p.suffix.lower() in suffixes)
 
 
 def texts(silo: Path, columns: Columns) -> Iterator[Row]:
-    """Every row of a silo's tables."""
+    """Read every row of a silo's tables."""
     for path in files_of(silo, "texts"):
         split = HELD_OUT.get(path.stem.lower(), "train")
         for number, row in _rows(path):
-            where = f"Row {number} of {path}"
+            place = f"Row {number} of {path}"
             if None in row:
                 raise EpisodeError(
-                    f"{where} has more fields than columns: a text with a comma goes into quotes."
+                    f"{place} has more fields than columns: put a text with a comma into quotes."
                 )
             if missing := [c for c in (columns.text, columns.label) if c not in row]:
                 raise EpisodeError(
-                    f"{where} has the columns {', '.join(map(str, row))}, but no {missing[0]}: all "
+                    f"{place} has the columns {', '.join(map(str, row))}, but no {missing[0]}: all "
                     "silos need the same two, named by task.text_column and task.label_column."
                 )
-            text, label = row[columns.text], _label(row[columns.label], where)
+            text, label = row[columns.text], _label(row[columns.label], place)
             if not isinstance(text, str):
-                raise EpisodeError(f"{where} has {text!r} for its text: it must be text.")
-            yield Row(split, text, label, where)
+                raise EpisodeError(f"{place} has {text!r} for its text: it must be a string.")
+            yield Row(split, text, label, place)
 
 
-def _label(value: Any, where: str) -> str:
-    """A label's name, the same in every kind of table: 1.0 is 1, and True is true."""
+def _label(value: Any, place: str) -> str:
+    """Return a label's name, the same in every kind of table: 1 for 1.0, true for True."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
         value = "" if math.isnan(value) else f"{value:g}" if value % 1 else int(value)
     if value is not None and not isinstance(value, (str, int)):
-        raise EpisodeError(f"{where} has {value!r} for its label: it must be text or a number.")
+        raise EpisodeError(f"{place} has {value!r} for its label: it must be text or a number.")
     if value is None or not str(value).strip():
-        raise EpisodeError(f"{where} has no label: fill it in, or leave the row out.")
+        raise EpisodeError(f"{place} has no label: fill it in, or remove the row.")
     return str(value).strip()
 
 
 def images(silo: Path) -> Iterator[Row]:
-    """Every image of a silo: in a folder of its label, below train or test or not."""
+    """List every image of a silo; the image's folder is its label."""
     for path in files_of(silo, "images"):
         *outer, label = path.relative_to(silo).parent.parts or ("",)
         if not label or len(outer) > 1 or (not outer and label.lower() in HELD_OUT):
             raise EpisodeError(
-                f"{path} has no label: images go to {silo}/<label>/, or {silo}/test/<label>/."
+                f"{path} has no label: put images into {silo}/<label>/, or {silo}/test/<label>/."
             )
         split = HELD_OUT.get(outer[0].lower(), "train") if outer else "train"
         yield Row(split, str(path), label, str(path))
@@ -134,7 +146,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[Any, Any]]]:
             yield number, row
     except UnicodeDecodeError:
         raise EpisodeError(
-            f"{path} is not UTF-8 text, at row {number + 1} or soon after: convert it."
+            f"{path} is not UTF-8 text, at row {number + 1} or soon after: convert the file."
         ) from None
     except OSError as error:
         raise EpisodeError(f"{path} cannot be read: {error.strerror or error}.") from None
@@ -156,7 +168,7 @@ def _jsonl(path: Path) -> Iterator[dict[Any, Any]]:
                 continue
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise EpisodeError(f"Row {number} of {path} is no JSON object.")
+                raise EpisodeError(f"Row {number} of {path} is not a JSON object.")
             yield row
 
 
@@ -170,4 +182,4 @@ def _parquet(path: Path) -> Iterator[dict[Any, Any]]:
         for batch in pq.ParquetFile(path).iter_batches():
             yield from batch.to_pylist()
     except (pa.ArrowInvalid, OSError):
-        raise EpisodeError(f"{path} is no parquet file, or is damaged.") from None
+        raise EpisodeError(f"{path} is no parquet file, or it is damaged.") from None

@@ -1,4 +1,4 @@
-"""Where data live on this machine, and prepared arrays that are written once and memory-mapped."""
+"""The folder of all data on this machine, and arrays that are prepared once and memory-mapped."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import json
 import logging
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +19,17 @@ import torch
 from torch import Tensor
 
 from episode.errors import EpisodeError
+from episode.files import sync
 
 log = logging.getLogger("episode")
 
 FORMAT = 1
-"""Raised whenever prepared arrays change their meaning, so that old ones are not read."""
+"""Increased whenever prepared arrays change their meaning, so that old ones are not read."""
 INFO = "info.json"
 
 
-def home() -> Path:
-    """The folder of all data: $EPISODE_HOME, or `episode` in the user's cache folder."""
+def data_folder() -> Path:
+    """Return the folder of all data: $EPISODE_HOME, or `episode` in the user's cache folder."""
     if chosen := os.environ.get("EPISODE_HOME"):
         return Path(chosen).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -38,19 +37,19 @@ def home() -> Path:
 
 
 def dataset_folder(name: str) -> Path:
-    """Where `episode data fetch` puts a dataset, in its official layout."""
-    return home() / "datasets" / name
+    """Return the folder into which `episode data fetch` writes a dataset's official files."""
+    return data_folder() / "datasets" / name
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Arrays by name, memory-mapped, and what is known about them."""
+class PreparedArrays:
+    """Memory-mapped arrays by name, and what was noted about them."""
 
     folder: Path
     info: dict[str, Any]
 
     def __getitem__(self, name: str) -> Tensor:
-        """One array as a tensor whose pages are read from the disk when they are touched."""
+        """Return one array as a tensor; its pages are read from the disk when they are used."""
         # Copy-on-write: torch wants writable memory, and nobody may write to the file.
         try:
             return torch.from_numpy(np.load(self.folder / f"{name}.npy", mmap_mode="c"))
@@ -59,14 +58,20 @@ class Prepared:
 
 
 Build = Callable[[Path], Mapping[str, Any]]
-"""Writes `<name>.npy` files into a folder and returns what is worth knowing about them."""
+"""Writes `<name>.npy` files into a folder and returns what should be noted about them."""
 
 
-def prepared(name: str, key: Mapping[str, Any], build: Build) -> Prepared:
-    """The arrays that `build` makes, made once for each key; half of them are never seen."""
+def prepare_arrays(name: str, key: Mapping[str, Any], build: Build) -> PreparedArrays:
+    """Return the arrays that `build` writes; it is called only if they do not exist for this key.
+
+    Args:
+        name: First part of the name of the arrays' folder.
+        key: Everything that decides the arrays' content, as JSON values.
+        build: Writes the arrays. If it fails, nothing is kept.
+    """
     text = json.dumps({"format": FORMAT, **key}, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    target = home() / "prepared" / f"{name}-{digest}"
+    target = data_folder() / "prepared" / f"{name}-{digest}"
     if not (target / INFO).exists():
         log.info("Preparing %s (once; kept in %s) ...", name, target)
 
@@ -79,26 +84,31 @@ def prepared(name: str, key: Mapping[str, Any], build: Build) -> Prepared:
         info = json.loads((target / INFO).read_text())
     except (OSError, ValueError):
         raise _damaged(target) from None
-    return Prepared(target, info)
+    return PreparedArrays(target, info)
 
 
 def make_folder(target: Path, write: Callable[[Path], None]) -> None:
-    """Fills a folder beside `target` and renames it: the target is complete or not there."""
+    """Let `write` fill a folder, which is `target` when it is complete; does nothing if it exists.
+
+    Raises:
+        EpisodeError: Something cannot be read or written; `target` then does not exist.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target):
+        with (target.parent / f".{target.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if target.exists():
                 return  # another process was first
-            for left in target.parent.glob(f".{target.name}.*.part"):
-                shutil.rmtree(left)  # of a process that was killed: we hold the lock
-            part = Path(
-                tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-            )
+            part = target.with_name(f".{target.name}.part")
+            shutil.rmtree(part, ignore_errors=True)  # left by a process that was killed
+            part.mkdir()
             try:
                 write(part)
-                _sync(part)
-                part.chmod(0o755)
+                for path in part.rglob("*"):
+                    if path.is_file():
+                        sync(path)
                 part.rename(target)
+                sync(target.parent)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
@@ -107,30 +117,16 @@ def make_folder(target: Path, write: Callable[[Path], None]) -> None:
         raise EpisodeError(f"{where} cannot be {verb}: {error.strerror or error}.") from error
 
 
-def _damaged(folder: Path) -> EpisodeError:
-    return EpisodeError(f"{folder} is damaged: remove it, and it is made again.")
-
-
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Tells whether a file or folder is still the same: path, size and time of its last change."""
+    """Return a file's or folder's path, size and time of its last change, to notice changes."""
     status = path.stat()
     return {"path": str(path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
 
 
-def save(folder: Path, name: str, values: npt.NDArray[Any]) -> None:
-    """Writes one array."""
+def save_array(folder: Path, name: str, values: npt.NDArray[Any]) -> None:
+    """Write one array of a folder that `prepare_arrays` is filling."""
     np.save(folder / f"{name}.npy", values)
 
 
-@contextmanager
-def _lock(target: Path) -> Iterator[None]:
-    with (target.parent / f".{target.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+def _damaged(folder: Path) -> EpisodeError:
+    return EpisodeError(f"{folder} is damaged: remove it, and it will be prepared again.")

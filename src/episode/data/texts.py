@@ -1,22 +1,22 @@
-"""Texts of unequal length as a dataset: batches are cut to their longest text, by indexing."""
+"""Texts of unequal length as a dataset whose batches end with their longest text."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from episode.data.storage import Prepared
+from episode.data.batches import LabelledDataset
+from episode.data.storage import PreparedArrays
 from episode.randomness import Key
 
 
 class TextBatch(NamedTuple):
-    """Tokens `[columns · batch, time]` (all first texts, then all second ones), lengths, labels."""
+    """A batch: tokens `[columns · batch, time]` (all first texts, then all second ones)."""
 
     tokens: Tensor
     lengths: Tensor
@@ -31,49 +31,32 @@ class Sequences:
     offsets: Tensor
 
 
-class Texts:
+class Texts(LabelledDataset):
     """Labelled texts, one or more per example (SNLI has two), or a selection of them."""
 
-    batches_at_once = 4
-    """A batch is small, and code that has just run is in the cache: four times as fast."""
+    batches_at_once = 4  # batches are small: with the code in the cache, four times as fast
 
     def __init__(self, columns: Sequence[Sequences], labels: Tensor) -> None:
         self._tokens = [column.tokens.numpy() for column in columns]
         starts = [column.offsets[:-1] for column in columns]
         lengths = [column.offsets.diff() for column in columns]
-        # A row per example, so that all that a batch must know is found by one look-up.
+        # One row per example, so that one look-up finds everything that a batch needs.
         self._index = torch.stack([*starts, *lengths, labels.long()], dim=1)
-        self._rows: Tensor | None = None
+        super().__init__(self._index[:, -1])
 
     @classmethod
-    def of(cls, prepared: Prepared, split: str, columns: int) -> Texts:
-        """A split of a prepared corpus."""
+    def from_prepared(cls, arrays: PreparedArrays, split: str, columns: int) -> Self:
+        """Return a split of a prepared corpus."""
         sequences = [
-            Sequences(prepared[f"{split}-{c}-tokens"], prepared[f"{split}-{c}-offsets"])
+            Sequences(arrays[f"{split}-{c}-tokens"], arrays[f"{split}-{c}-offsets"])
             for c in range(columns)
         ]
-        return cls(sequences, prepared[f"{split}-labels"])
-
-    def __len__(self) -> int:
-        return len(self._index if self._rows is None else self._rows)
-
-    @property
-    def labels(self) -> Tensor:
-        """The labels of the selected texts."""
-        labels = self._index[:, -1]
-        return labels if self._rows is None else labels[self._rows]
-
-    def select(self, indices: Tensor) -> Texts:
-        """A view of some of these texts; nothing is copied but their numbers."""
-        chosen = copy.copy(self)
-        chosen._rows = indices if self._rows is None else self._rows[indices]
-        return chosen
+        return cls(sequences, arrays[f"{split}-labels"])
 
     def gather(self, indices: Tensor, key: Sequence[Key] = ()) -> TextBatch:
-        """The batch of these texts, padded to the longest of them with each one's last word."""
-        rows = indices if self._rows is None else self._rows[indices]
-        # In numpy: so many small operations take torch two and a half times as long.
-        index = self._index.numpy()[rows.numpy()]
+        """Return the batch, padded to its longest text; padding repeats each text's last word."""
+        # In numpy: torch takes two and a half times as long for so many small operations.
+        index = self._index.numpy()[self._selected[indices].numpy()]
         starts, lengths = np.ascontiguousarray(index[:, :-1].T).reshape(2, -1)
         positions = starts[:, None] + np.minimum(np.arange(lengths.max()), lengths[:, None] - 1)
         parts = zip(self._tokens, np.split(positions, len(self._tokens)), strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import re
 import zipfile
 import zlib
 from collections.abc import Container, Iterator
@@ -18,13 +19,19 @@ from episode.data.progress import track
 from episode.errors import EpisodeError
 
 Floats = npt.NDArray[np.float32]
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)")
 
 
 def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Floats]:
-    """The rows of the wanted words, and the vectors `[words, dimension]`.
+    """Read the vectors of the wanted words, the first one of each.
 
-    Keeps the wanted words only, the first vector of each. A word may hold blanks (GloVe 840B has
-    some): the last `dimension` fields are the vector.
+    A word may contain blanks (some of GloVe 840B do): the last `dimension` fields are the vector.
+
+    Returns:
+        The row of each word that was found, and the vectors `[words, dimension]`.
+
+    Raises:
+        EpisodeError: None of the words was found, or the file is wrong; the line is named.
     """
     rows: dict[str, int] = {}
     kept: list[Floats] = []
@@ -33,12 +40,14 @@ def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Fl
             rows[entry.word] = len(kept)
             kept.append(_vector(path, entry))
     if not kept:
-        raise EpisodeError(f"None of the words has a vector in {path}: is it of another language?")
+        raise EpisodeError(
+            f"None of the words has a vector in {path}: is it a file for another language?"
+        )
     return rows, np.stack(kept)
 
 
 class _Entry(NamedTuple):
-    """A line: its number, its word, the rest of it, and how many numbers that must be."""
+    """A line: its number, its word, the rest of it, and how many numbers the rest must have."""
 
     line: int
     word: str
@@ -47,7 +56,7 @@ class _Entry(NamedTuple):
 
 
 def _entries(path: Path) -> Iterator[_Entry]:
-    """The file's words, read once, line by line; the first tells the dimension of all."""
+    """Read the file line by line; the first line decides the dimension of all vectors."""
     dimension = 0
     for number, line in _lines(path):
         if not line.strip():
@@ -55,7 +64,7 @@ def _entries(path: Path) -> Iterator[_Entry]:
         if not dimension:
             first = line.split()
             if len(first) == 2 and all(f.isdigit() for f in first):
-                continue  # word2vec's header: how many words, which dimension
+                continue  # word2vec's header: the number of words and the dimension
             dimension = len(first) - 1
             if dimension < 1:
                 raise _wrong(path, number, "is not a word and its vector")
@@ -71,50 +80,41 @@ def _vector(path: Path, entry: _Entry) -> Floats:
     try:
         vector = np.array(entry.numbers.split(), dtype=np.float32)
     except ValueError:
-        raise _wrong(path, entry.line, "has something that is not a number") from None
+        raise _wrong(path, entry.line, "contains something that is not a number") from None
     if len(vector) != entry.dimension:
-        wrong = f"has {len(vector)} numbers, but the first line has {entry.dimension}"
-        raise _wrong(path, entry.line, f"{wrong}: all vectors must have one dimension")
+        raise _wrong_dimension(path, entry.line, len(vector), entry.dimension)
     if not np.isfinite(vector).all():
-        raise _wrong(path, entry.line, "has a number that is not finite")
+        raise _wrong(path, entry.line, "contains a number that is not finite")
     return vector
 
 
 def _join_blanks(path: Path, number: int, line: str, dimension: int) -> tuple[str, str]:
-    """The word and the vector of a line with more or fewer fields than it should have."""
+    """Split a line whose word contains blanks into the word and its vector."""
     fields = line.rstrip().split(" ")
     word, vector = fields[:-dimension], fields[-dimension:]
-    if not word or all(_is_number(f) for f in word[1:]):
-        raise _wrong(
-            path,
-            number,
-            f"has {len(fields) - 1} numbers, but the first line has {dimension}: "
-            "all vectors must have one dimension",
-        )
+    if not word or all(_NUMBER.fullmatch(f) for f in word[1:]):
+        raise _wrong_dimension(path, number, len(fields) - 1, dimension)
     return " ".join(word), " ".join(vector)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _wrong(path: Path, number: int, what: str) -> EpisodeError:
     return EpisodeError(f"Line {number} of the vectors {path} {what}.")
 
 
+def _wrong_dimension(path: Path, number: int, found: int, dimension: int) -> EpisodeError:
+    what = f"has {found} numbers, but the first line has {dimension}"
+    return _wrong(path, number, f"{what}: all vectors must have the same dimension")
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 0
     try:
-        with open_vectors(path) as file:
+        with _open_text(path) as file:
             for number, line in enumerate(file, 1):
                 yield number, line
     except (EOFError, zlib.error, zipfile.BadZipFile, gzip.BadGzipFile):
         raise EpisodeError(
-            f"The vectors {path} are damaged or cut off after line {number}: get the file again."
+            f"The vectors {path} are damaged or cut off after line {number}: download them again."
         ) from None
     except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in another way
         raise EpisodeError(f"The vectors {path} cannot be unpacked ({error}).") from None
@@ -125,25 +125,28 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @contextmanager
-def open_vectors(path: Path) -> Iterator[IO[str]]:
-    """The file's text; in an archive of several, `archive.zip/name.txt` names one."""
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as text:
-            yield text
-    elif path.suffix == ".zip" or path.parent.suffix == ".zip":
-        archive, inner = (path, None) if path.suffix == ".zip" else (path.parent, path.name)
+def _open_text(path: Path) -> Iterator[IO[str]]:
+    """Open a file as text; `archive.zip/name.txt` names one of an archive's files."""
+    archive = path if path.suffix == ".zip" else path.parent
+    if archive.suffix == ".zip":
+        inner = None if archive == path else path.name
         with (
             zipfile.ZipFile(archive) as zipped,
             zipped.open(_member(zipped, archive, inner)) as raw,
         ):
             yield io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
     else:
-        with path.open(encoding="utf-8", newline="\n") as text:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8", newline="\n") as text:
             yield text
 
 
-def vectors_file(path: Path) -> Path:
-    """The file on the disk, for `archive.zip/name.txt` the archive; refuses one that is missing."""
+def require_vectors(path: Path) -> Path:
+    """Return the file on the disk: for `archive.zip/name.txt`, the archive.
+
+    Raises:
+        EpisodeError: There is no such file.
+    """
     real = path.parent if path.parent.suffix == ".zip" else path
     if not real.is_file():
         raise EpisodeError(
@@ -154,27 +157,32 @@ def vectors_file(path: Path) -> Path:
 
 
 def _member(zipped: zipfile.ZipFile, archive: Path, inner: str | None) -> str:
-    names = [n for n in zipped.namelist() if n.endswith(".txt")]
+    names = _text_files(zipped)
     chosen = [n for n in names if Path(n).name == inner] if inner else names
     if len(chosen) == 1:
         return chosen[0]
     if not names:
-        raise EpisodeError(f"{archive} holds no .txt file of vectors.")
-    raise EpisodeError(f"{archive} holds {', '.join(names)}: name one, as {archive}/{names[0]}.")
+        raise EpisodeError(f"{archive} contains no .txt file of vectors.")
+    raise EpisodeError(f"{archive} contains {', '.join(names)}: name one, as {archive}/{names[0]}.")
 
 
 def count_vectors(path: Path) -> int:
-    """How many words a file has; reads all of it, and names a line that is wrong."""
-    inner = [path]
-    if path.suffix == ".zip":
-        try:
-            with zipfile.ZipFile(path) as zipped:
-                names = [n for n in zipped.namelist() if n.endswith(".txt")]
-        except zipfile.BadZipFile:
-            raise EpisodeError(f"The vectors {path} are damaged or cut off.") from None
-        inner = [path / Path(n).name for n in names] if len(names) > 1 else [path]
+    """Return how many words a file has, all files of an archive together.
+
+    Raises:
+        EpisodeError: Names the first line that is wrong.
+    """
+    files = [path]
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as zipped:
+            names = _text_files(zipped)
+        files = [path / Path(n).name for n in names] if len(names) > 1 else [path]
     return sum(
         len(_vector(file, entry)) > 0
-        for file in inner
+        for file in files
         for entry in track(_entries(file), f"reading {file.name}")
     )
+
+
+def _text_files(zipped: zipfile.ZipFile) -> list[str]:
+    return [name for name in zipped.namelist() if name.endswith(".txt")]

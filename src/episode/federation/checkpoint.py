@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from episode.errors import EpisodeError
 from episode.federation.state import Buffers, ClientState, Counts, ServerState
+from episode.files import write_whole
 
 FORMAT = 2
 _PART = re.compile(r"clients-\d+-rank-(\d+)-of-(\d+)\.safetensors$")
@@ -95,18 +95,15 @@ def write_tensors(
 ) -> None:
     """Write a safetensors file, whole or not at all; until then the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One writer at a time (see RunFolder), so what a kill leaves here the next one replaces.
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        save_file(dict(tensors), temporary, metadata)
-    except SafetensorError as error:
-        temporary.unlink(missing_ok=True)
-        message = f"{path} cannot be written ({error}); what was there before is intact"
-        raise OSError(message) from None
-    temporary.chmod(0o644)  # as a run's other files; safetensors writes for the owner alone
-    _sync(temporary)
-    os.replace(temporary, path)
-    _sync(path.parent)
+
+    def write(target: Path) -> None:
+        try:
+            save_file(dict(tensors), target, metadata)
+        except SafetensorError as error:
+            message = f"{path} cannot be written ({error}); what was there before is intact"
+            raise OSError(message) from None
+
+    write_whole(path, write, only_writer=True)
 
 
 def load(
@@ -220,11 +217,3 @@ def _checksum(tensors: Mapping[str, Tensor]) -> int:
         value = zlib.crc32(name.encode(), value)
         value = zlib.crc32(tensors[name].numpy().tobytes(), value)
     return value
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

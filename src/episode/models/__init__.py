@@ -1,1 +1,1 @@
-"""Models of the experiments; plain `nn.Module`s that know nothing of federations."""
+"""Models of the experiments: plain `nn.Module`s, which do not depend on the rest of the package."""

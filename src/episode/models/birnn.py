@@ -9,10 +9,10 @@ from episode.models.text import Cell, Pooling, SentenceEncoder
 
 
 class PairClassifier(nn.Module):
-    """u and v of the two sentences; [u, v, |u - v|, u·v] through two tanh layers to the classes.
+    """Encode both sentences as u and v, and classify [u, v, |u - v|, u·v] by two tanh layers.
 
-    The paper's: tanh cells, 2048 per direction, classifier 512; with vectors of 300 numbers
-    18,278,915 trainable parameters.
+    The paper has tanh cells, 2048 units per direction and a classifier of 512; with word vectors of
+    300 numbers these are 18,278,915 trainable parameters.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class PairClassifier(nn.Module):
         )
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Scores `[pairs, classes]`; the first half of the sentences goes with the second."""
-        if self.encoder.pooling == "zero_padded_max":  # each half has its own longest sentence
+        """Return scores `[pairs, classes]`; all first sentences come before all second ones."""
+        if self.encoder.pooling == "zero_padded_max":  # the longest sentence of each half counts
             halves = zip(tokens.chunk(2), lengths.chunk(2), strict=True)
             u, v = (self.encoder(*half) for half in halves)
         else:  # one pass over 2B sentences takes less time than two over B

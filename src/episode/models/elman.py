@@ -1,4 +1,4 @@
-"""An Elman network that reads a sequence and names its class."""
+"""An Elman network, which reads a sequence and classifies it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class ElmanClassifier(nn.Module):
-    """tanh recurrence over `[batch, time, inputs]`, a linear layer on the last hidden state."""
+    """A tanh recurrence over `[batch, time, inputs]`, and a linear layer on its last state."""
 
     def __init__(self, inputs: int, hidden: int, classes: int) -> None:
         super().__init__()
@@ -14,7 +14,7 @@ class ElmanClassifier(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def forward(self, sequence: Tensor) -> Tensor:
-        """Scores `[batch, classes]`."""
+        """Return scores `[batch, classes]`."""
         states, _ = self.recurrence(sequence)
         scores: Tensor = self.head(states[:, -1])
         return scores

@@ -1,4 +1,4 @@
-"""A recurrent classifier of single texts: the Sentiment140 model, and the one for own silos."""
+"""A recurrent classifier of single texts, for Sentiment140 and for silos of texts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from episode.models.text import Cell, Pooling, SentenceEncoder
 
 
 class TextClassifier(nn.Module):
-    """Layers of recurrence over a text, pooled over time, and a head to the classes.
+    """Recurrent layers over a text, pooled over time, and a head with tanh layers.
 
-    The paper's for Sentiment140: two layers of 256 LSTM units. Its text leaves the rest open; the
-    authors' scripts are bidirectional with two tanh layers of 512 before the classes.
+    For Sentiment140 the paper has two layers of 256 LSTM units, and leaves the rest open; the
+    authors' scripts are bidirectional, with two tanh layers of 512 units before the classes.
     """
 
     def __init__(
@@ -39,6 +39,6 @@ class TextClassifier(nn.Module):
         self.head = nn.Sequential(*inner, nn.Linear(sizes[-1], classes))
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Scores `[texts, classes]`."""
+        """Return scores `[texts, classes]`."""
         scores: Tensor = self.head(self.encoder(tokens, lengths))
         return scores

@@ -10,32 +10,37 @@ from torch import Tensor, nn
 
 Norm = Literal["batch", "group"]
 MOST_GROUPS, GROUP_CHANNELS = 32, 16
-"""Of GroupNorm (Wu and He 2018): at most so many groups, of at least so many channels each. One
-channel a group makes narrow networks train badly (docs/results.md)."""
+"""Most groups of a GroupNorm (Wu and He 2018), and fewest channels of a group. Narrow networks
+train badly with one channel per group (docs/results.md)."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Blocks per stage, the first stage's channels, and whether blocks are bottlenecks."""
+class Architecture:
+    """Blocks per stage, channels of the first stage, and whether blocks are bottlenecks."""
 
     blocks: tuple[int, ...]
     width: int
     bottleneck: bool = False
 
 
-LAYOUTS = {
-    "resnet8": Layout((1, 1, 1), 16),
-    "resnet18": Layout((2, 2, 2, 2), 64),
-    "resnet32": Layout((5, 5, 5), 16),
-    "resnet50": Layout((3, 4, 6, 3), 64, bottleneck=True),
+ARCHITECTURES = {
+    "resnet8": Architecture((1, 1, 1), 16),
+    "resnet18": Architecture((2, 2, 2, 2), 64),
+    "resnet32": Architecture((5, 5, 5), 16),
+    "resnet50": Architecture((3, 4, 6, 3), 64, bottleneck=True),
 }
 
 
 class ResNet(nn.Module):
-    """A ResNet by its name; `large` images get the 7 x 7 stem and pooling of ImageNet.
+    """A residual network.
 
-    `width` replaces the first stage's channels, for smaller networks of the same shape. GroupNorm
-    instead of BatchNorm has no running statistics, which clients with different labels disagree on.
+    Args:
+        name: One of `ARCHITECTURES`.
+        classes: Number of classes.
+        large: Whether to start with the 7 x 7 convolution and pooling for 224 x 224 pixels.
+        norm: BatchNorm, or GroupNorm, which has no running statistics; these differ between clients
+            with different labels.
+        width: Channels of the first stage, for smaller networks of the same shape.
     """
 
     def __init__(
@@ -48,15 +53,15 @@ class ResNet(nn.Module):
         width: int | None = None,
     ) -> None:
         super().__init__()
-        layout = LAYOUTS[name]
-        width = width or layout.width
+        architecture = ARCHITECTURES[name]
+        width = width or architecture.width
         make_norm = _norm(norm)
         self.stem = nn.Sequential(*_stem(width, large, make_norm))
-        expansion = 4 if layout.bottleneck else 1
-        block = _bottleneck if layout.bottleneck else _basic
+        expansion = 4 if architecture.bottleneck else 1
+        block = _bottleneck if architecture.bottleneck else _basic
         channels = width
         stages: list[nn.Module] = []
-        for stage, count in enumerate(layout.blocks):
+        for stage, count in enumerate(architecture.blocks):
             inner = width * 2**stage
             for k in range(count):
                 stride = 2 if stage and k == 0 else 1
@@ -64,17 +69,14 @@ class ResNet(nn.Module):
                 channels = inner * expansion
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(channels, classes)
-        self._initialise()
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Scores `[batch, classes]` of images `[batch, 3, height, width]`."""
-        scores: Tensor = self.head(self.stages(self.stem(images)).mean((2, 3)))
-        return scores
-
-    def _initialise(self) -> None:
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return scores `[batch, classes]` of images `[batch, 3, height, width]`."""
+        scores: Tensor = self.head(self.stages(self.stem(images)).mean((2, 3)))
+        return scores
 
 
 class _Residual(nn.Module):

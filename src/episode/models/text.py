@@ -1,4 +1,4 @@
-"""What text models share: frozen word vectors, sequences of unequal length, pooling over time."""
+"""The encoder of the text models: frozen word vectors, unequal lengths, pooling over time."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ Pooling = Literal["max", "zero_padded_max", "last"]
 
 CELLS: dict[str, Callable[[int, int], nn.Module]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 BUCKET = 32
-"""Texts per bucket, at least; and at most four buckets. Measured: docs/performance.md."""
+"""Least number of texts in a bucket; there are at most four. Measured in docs/performance.md."""
 
 
 class SentenceEncoder(nn.Module):
-    """Word vectors, a recurrent network over the words, and one vector for the sentence.
+    """A recurrent network over word vectors that turns a sentence into one vector.
 
-    Padding is invisible: the backward direction starts at the last word, and `max` pools over the
-    words alone. `zero_padded_max` lets padding take part as zeros, as in the authors' code, so that
-    a sentence's vector depends on its batch; `last` is the final state of each direction.
+    Padding has no influence: the backward direction starts at the last word, and `max` pools over
+    the words only. With `zero_padded_max` padding takes part as zeros, as in the authors' code, so
+    that a sentence's vector depends on its batch; `last` is the final state of each direction.
 
-    A batch is computed in buckets of similar length, each cut to its longest. (Packed sequences
-    would save the same work, but their gradients on a CPU cost time quadratic in the length.)
+    A batch is computed in buckets of similar length, each cut to its longest sentence. (Packed
+    sequences would save the same work, but on a CPU their gradients take time quadratic in the
+    length.)
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class SentenceEncoder(nn.Module):
         self.backwards = nn.ModuleList(make(size, hidden) for size in inputs if bidirectional)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Sentence vectors `[batch, size]` of tokens `[batch, time]`, padded with any word."""
+        """Return sentence vectors `[batch, size]` of padded tokens `[batch, time]`."""
         buckets = max(1, min(4, len(tokens) // BUCKET))
         if buckets == 1:
             vectors = self._encode(tokens, lengths)
@@ -81,7 +82,7 @@ class SentenceEncoder(nn.Module):
         return states
 
     def _pool(self, directions: list[Tensor], time: Tensor, lengths: Tensor) -> Tensor:
-        """From states `[time, batch, hidden]` of each direction, backwards in its own time."""
+        """Pool the states `[time, batch, hidden]` of each direction, in its own order of time."""
         if self.pooling == "last":
             rows = torch.arange(len(lengths), device=lengths.device)
             return torch.cat([states[lengths - 1, rows] for states in directions], dim=1)
@@ -95,7 +96,7 @@ def _reverse(states: Tensor, reverse: Tensor) -> Tensor:
 
 
 def frozen_words(vectors: Tensor) -> nn.Embedding:
-    """An embedding that is not trained, and of which all replicas share one copy."""
+    """Return an embedding that is not trained, so that all replicas share one copy."""
     words = nn.Embedding(vectors.shape[0], vectors.shape[1], _weight=vectors)
     words.weight.requires_grad_(False)
     return words

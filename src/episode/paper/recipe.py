@@ -116,10 +116,9 @@ class Recipe(ABC):
     def missing(self, kitchen: Kitchen) -> str:
         """What keeps it from being made: one sentence, or nothing."""
         found = self.experiments(kitchen)
-        deal = getattr(found[0].task, "deal", None) if found else None
-        if deal is not None:
+        if found:
             try:
-                deal(0)
+                found[0].task.partition(0)
             except EpisodeError as error:
                 paths = " ".join(f"--data {name}=PATH" for name in self.datasets)
                 return f"{error} Here that is {paths}."

@@ -90,7 +90,7 @@ class Task:
     def iterations_per_epoch(self, kitchen: Kitchen, cell: Cell) -> float:
         """In how many iterations all clients together see as many examples as there are."""
         task = self.cell(kitchen, cell, 0).task
-        sizes = [len(part) for part in task.deal(0).parts]  # type: ignore[attr-defined]
+        sizes = [len(part) for part in task.partition(0).parts]  # type: ignore[union-attr]
         batch: int = task.batch_size  # type: ignore[attr-defined]
         return max(1.0, sum(sizes) / (len(sizes) * batch))
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
+from episode.files import write_whole
 
 CONFIG = "config.json"
 ENVIRONMENT = "env.json"
@@ -169,35 +169,21 @@ def damaged(path: Path, line: int) -> EpisodeError:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all, and create its folder."""
+    """Write a text file whole or not at all."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all, and create its folder."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
-    except OSError as error:
-        raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write to a temporary file, sync it and rename it, so that no reader sees half a file.
+    """Write a file whole or not at all, in a folder that is made if necessary.
 
     Raises:
-        OSError: The file cannot be written; a file that was there before is unchanged.
+        EpisodeError: The file cannot be written.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+    except OSError as error:
+        raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def is_pruned(folder: Path) -> bool:

@@ -112,7 +112,10 @@ class Experiment:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values from which `from_dict` builds the same experiment."""
-        task = {"name": self.task_name, **self.task.model_dump(mode="json", exclude_none=True)}
+        task = {
+            "name": self.task_name,
+            **self.task.model_dump(mode="json", exclude_none=True, by_alias=True),
+        }
         sections = describe(self.plan(), task, dataclasses.asdict(self.record))
         sections["algorithm"] = self.algorithm.model_dump(mode="json", exclude_none=True)
         engine = {k: v for k, v in dataclasses.asdict(self.engine).items() if v is not None}
@@ -269,7 +272,7 @@ def _names_of(kind: type) -> list[str]:
     if kind is AlgorithmSection:
         return ["name", "descent", *ALGORITHMS["episode"].to_dict()]
     if issubclass(kind, BaseModel):
-        return list(kind.model_fields)
+        return [field.alias or name for name, field in kind.model_fields.items()]
     return list(getattr(kind, "__dataclass_fields__", ()))  # Cohorts has none: its rules do
 
 
@@ -284,11 +287,7 @@ def _unknown_section(given: str) -> EpisodeError:
     """The most frequent mistake is a setting without its section."""
     if given == "sweep":
         return EpisodeError("A [sweep] table is for `episode sweep`: use that, or leave it out.")
-    homes = [
-        f"{name}.{given}"
-        for name, kind in SECTIONS.items()
-        if given in _names_of(kind)
-    ]
+    homes = [f"{name}.{given}" for name, kind in SECTIONS.items() if given in _names_of(kind)]
     if homes:
         return EpisodeError(f"There is no section {given!r}: did you mean {homes[0]!r}?")
     return unknown("section", given, [*SECTIONS, "task", "seed"])

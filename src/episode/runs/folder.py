@@ -17,6 +17,7 @@ from torch import Tensor
 from episode.errors import EpisodeError, differences
 from episode.federation.checkpoint import write_tensors
 from episode.federation.protocols import LabelCounts
+from episode.files import write_whole
 from episode.results import store
 from episode.version import __version__
 
@@ -135,7 +136,7 @@ class RunFolder:
             )
 
     def _write(self, name: str, text: str) -> None:
-        store.replace_file(self.path / name, text.encode())
+        write_whole(self.path / name, text.encode(), only_writer=True)  # we hold the lock
 
 
 def environment() -> dict[str, Any]:

@@ -54,7 +54,5 @@ def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise EpisodeError(
-            "Tracking needs tensorboard: pip install 'episode-fl[track]'."
-        ) from None
+        raise EpisodeError("Tracking needs tensorboard: pip install 'episode-fl[track]'.") from None
     return SummaryWriter

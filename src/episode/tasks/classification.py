@@ -1,61 +1,68 @@
-"""What classifiers share: a loss and an evaluation for batches of (inputs …, labels)."""
+"""Classification: a task, a loss and an evaluation for batches of (inputs …, labels)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from episode.data.batches import Gathers
-from episode.data.sources.layout import only_in_test
+from episode.data.batches import BatchDataset, LabelledDataset
+from episode.data.partition import Partition
+from episode.data.sources.source import not_trained_on
 from episode.randomness import derive, permutation
 from episode.tasks.losses import LOSSES, LossName
 from episode.tasks.neural import Evaluate, Loss, NeuralTask, to_device
 from episode.tasks.precision import Precision
+from episode.tasks.settings import TaskSettings
 
 EVALUATION_BATCH = 256
 
 
-class Settings(Protocol):
-    """What a task's settings must say about its training."""
+class ClassificationSettings(TaskSettings):
+    """Settings that every classification task has."""
 
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def train_evaluated(self) -> int: ...
-    @property
-    def evaluate_on(self) -> str: ...
-    @property
-    def precision(self) -> Precision: ...
+    splits: ClassVar[tuple[str, ...]] = ("test", "validation")
 
-
-class Labelled(Gathers, Protocol):
-    """A dataset that knows its labels, as numbers."""
-
-    @property
-    def labels(self) -> Tensor: ...
+    batch_size: int = Field(default=32, ge=1)
+    loss: LossName = "cross_entropy"
+    evaluate_on: Literal["test", "validation"] = "test"
+    """The split to evaluate on: tune on the validation split, report the test split."""
+    train_evaluated: int = Field(default=0, ge=0)
+    """How many training examples (always the same) the training loss is measured on; 0: all."""
+    precision: Precision = "float32"
+    """bfloat16: mixed precision, with float32 parameters, anchors and steps."""
 
 
 def classifier(
-    settings: Settings,
+    settings: ClassificationSettings,
     make_model: Callable[[], nn.Module],
-    loss: LossName,
-    clients: Sequence[Labelled],
-    train: Labelled,
-    held_out: Labelled,
-    names: Sequence[str],
+    data: LabelledDataset,
+    partition: Partition,
+    held_out: LabelledDataset,
     seed: int,
     device: str,
 ) -> NeuralTask:
-    """The task of training a model on the clients and evaluating it on two splits.
+    """Return the task of training a model on the clients' data and evaluating it on two splits.
 
-    The model is that of the seed, however many models were made before.
+    Args:
+        settings: The task's settings.
+        make_model: Makes the model; it starts from the same weights for the same seed.
+        data: The training examples, which `partition` distributes.
+        partition: The examples of each client, as indices into `data`.
+        held_out: The examples to evaluate on.
+        seed: Random seed of the batches and of the initial weights.
+        device: Where the model computes.
+
+    Raises:
+        EpisodeError: A label of the held-out examples is missing from the training examples.
     """
-    seen, tested = set(train.labels.tolist()), set(held_out.labels.tolist())
-    for label in sorted(tested - seen):
-        raise only_in_test(f"What is held out for {settings.evaluate_on}", names[label])
+    train = data.select(torch.cat(list(partition.parts)))
+    for label in sorted(set(held_out.labels.tolist()) - set(train.labels.tolist())):
+        place = f"A row that is held out for {settings.evaluate_on}"
+        raise not_trained_on(place, partition.names[label])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initial model"))
         model = make_model()
@@ -65,17 +72,18 @@ def classifier(
     }
     return NeuralTask(
         model.to(device),
-        clients,
-        batch_loss(loss),
+        [data.select(part) for part in partition.parts],
+        batch_loss(settings.loss),
         batch_size=settings.batch_size,
         seed=seed,
-        evaluate=evaluation(loss, evaluated),
+        evaluate=evaluation(settings.loss, evaluated),
         precision=settings.precision,
+        label_counts=settings.label_counts(partition, seed),
     )
 
 
 def batch_loss(name: LossName) -> Loss:
-    """The loss of a batch whose last part is the labels and whose others the model takes."""
+    """Return the loss of a batch whose last part is the labels; the model takes the other parts."""
     function = LOSSES[name]
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -85,8 +93,13 @@ def batch_loss(name: LossName) -> Loss:
     return loss
 
 
-def evaluation(loss: LossName, splits: Mapping[str, tuple[Gathers, int]]) -> Evaluate:
-    """Loss and accuracy over so many examples of each split; the choice is the same every time."""
+def evaluation(loss: LossName, splits: Mapping[str, tuple[BatchDataset, int]]) -> Evaluate:
+    """Return a function that measures loss and accuracy on each split.
+
+    Args:
+        loss: Name of the loss.
+        splits: The examples of each split, and how many of them to use; always the same ones.
+    """
     function = LOSSES[loss]
     chosen = {
         name: permutation(len(data), 0, "evaluated")[:count].sort().values

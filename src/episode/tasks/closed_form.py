@@ -1,4 +1,4 @@
-"""Tasks whose f_i and ∇f_i are formulas: exact, and evaluated for all clients and runs at once."""
+"""Tasks whose f_i and ∇f_i are formulas, which can be computed for all clients and runs at once."""
 
 from __future__ import annotations
 
@@ -21,9 +21,14 @@ STREAMS = {"probe": 0, "local": 1}
 
 
 class ClosedForm(Task):
-    """F_i(x; ξ) = f_i(x) + ⟨ξ, x⟩: a formula, and noise uniform on [-noise, noise] in its gradient.
+    """F_i(x; ξ) = f_i(x) + ⟨ξ, x⟩: a formula, with noise ξ in its gradient.
 
-    Coefficients are `[..., clients, d]` each; leading dimensions are independent problems.
+    Args:
+        coefficients: Tensors `[..., clients, d]`; leading dimensions are independent problems.
+        x_0: The initial point `[d]`.
+        noise: Each coordinate of ξ is uniform on [-noise, noise].
+        seeds: Random seeds of the noise: one for a single run; several form a dimension of their
+            own, in front of the clients'.
     """
 
     def __init__(
@@ -33,19 +38,18 @@ class ClosedForm(Task):
         self.x_0 = x_0
         self.noise = noise
         self.seeds = seeds
-        """One for a single run; several are a dimension of their own, in front of `clients`."""
         self.num_clients = coefficients[0].shape[-2]
 
     @abstractmethod
     def value(self, x: Tensor, coefficients: Coefficients) -> Tensor:
-        """f `[...]` at x `[..., d]`."""
+        """Return f `[...]` at x `[..., d]`."""
 
     @abstractmethod
     def gradient(self, x: Tensor, coefficients: Coefficients) -> Tensor:
-        """∇f `[..., d]` at x `[..., d]`."""
+        """Return ∇f `[..., d]` at x `[..., d]`."""
 
     def mean(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """f(x) and ∇f(x) of the average objective, at x `[..., d]`."""
+        """Return f(x) and ∇f(x) of the average objective, at x `[..., d]`."""
         x = x.unsqueeze(-2)
         value, gradient = self.value(x, self.coefficients), self.gradient(x, self.coefficients)
         return value.mean(-1), gradient.mean(-2)
@@ -60,17 +64,17 @@ class ClosedForm(Task):
         return _OneClientAtATime(self)
 
     def all_clients(self, shape: Sequence[int]) -> Objective:
-        """A replica for the batched engine, with x of the shape `[..., clients, d]`; no losses."""
+        """Return a replica for the batched engine, with x of this shape `[..., clients, d]`."""
         return _AllClients(self, shape)
 
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
-        """f and ‖∇f‖ at x̄; x̄ itself where it is a number."""
+        """Return f and ‖∇f‖ at x̄, and x̄ itself if it is one number."""
         value, gradient = self.mean(x)
         metrics = {"value": value.item(), "gradient_norm": gradient.norm().item()}
         return metrics | ({"x": x.item()} if x.numel() == 1 else {})
 
     def draw_noise(self, clients: Sequence[int], stream: Phase, indices: Sequence[int]) -> Tensor:
-        """Noise `[indices, seeds, clients, d]` on [-noise, noise], each entry named by its key."""
+        """Return the noise `[indices, seeds, clients, d]` of these batches."""
         unit = uniform(
             np.array(self.seeds)[:, None, None],
             np.array(clients)[:, None],
@@ -97,7 +101,7 @@ class _OneClientAtATime(Objective):
         return value + (noise * self.x).sum(-1), gradient + noise
 
     def hessian_product(self, draw: Draw) -> Callable[[Tensor], Tensor]:
-        """v ↦ ∇²F_i(x; ξ)v at the present x: the derivative of the formula for ∇f_i."""
+        """Return v ↦ ∇²F_i(x; ξ)v at the current x: the derivative of the formula for ∇f_i."""
         x = self.x.detach().clone().requires_grad_()
         gradient = self._task.gradient(x, self._coefficients(draw))
         return lambda v: torch.autograd.grad(gradient, x, v, retain_graph=True)[0]
@@ -108,18 +112,12 @@ class _OneClientAtATime(Objective):
     def _noise(self, draw: Draw) -> Tensor:
         return self._task.draw_noise([draw.client], draw.stream, [draw.index])[0, 0, 0]
 
-    def load_buffers(self, buffers: Buffers) -> None:
-        """Has none."""
-
-    def buffers(self) -> Buffers:
-        return Buffers()
-
 
 class _AllClients(_OneClientAtATime):
-    """Without losses (they are NaN): they would take as long again as the gradients."""
+    """All clients at once. Losses are NaN: computing them would double the time."""
 
     AHEAD = 256
-    """How many draws' noise is made at once: the values are the same, the calls fewer."""
+    """For how many batches the noise is made at once; the values do not depend on it."""
 
     def __init__(self, task: ClosedForm, shape: Sequence[int]) -> None:
         super().__init__(task)

@@ -12,11 +12,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from episode.data.partition import by_similarity
+from episode.data.partition import Partition, by_similarity
 from episode.models.elman import ElmanClassifier
 from episode.randomness import derive, permutation
 from episode.tasks.neural import NeuralTask
-from episode.tasks.partitioned import VALIDATION_SHARE, Deal
+from episode.tasks.partitioned import VALIDATION_SHARE
 from episode.tasks.settings import TaskSettings
 
 PIXELS = 64
@@ -25,7 +25,7 @@ TEST_SHARE = 0.2
 
 
 class Digits(TaskSettings):
-    """scikit-learn's 1,797 digits of 8 x 8 pixels, dealt out to clients by similarity s.
+    """scikit-learn's 1,797 digits of 8 x 8 pixels, distributed to clients by similarity s.
 
     A fifth is for testing; the split is the same for every seed. A digit is read in `time_steps`
     pieces, row by row.
@@ -36,45 +36,90 @@ class Digits(TaskSettings):
         "schedule": {"eta": 1.0, "gamma": 0.1},
         "budget": {"rounds": 60, "local_steps": 8},
     }
+    splits: ClassVar[tuple[str, ...]] = ("test", "validation")
 
     num_clients: int = Field(default=8, ge=1)
     similarity: float = Field(default=0.0, ge=0, le=100)
+    """s: percentage of the examples that is distributed uniformly; the rest is sorted by label."""
     batch_size: int = Field(default=32, ge=1)
     hidden: int = Field(default=64, ge=1)
+    """Units of the Elman network."""
     time_steps: Literal[1, 2, 4, 8, 16, 32, 64] = 16
     dtype: Literal["float32", "float64"] = "float32"
     evaluate_on: Literal["test", "validation"] = "test"
-    """The test split is for reporting; tune on the validation split, a tenth of the rest."""
+    """Report the test split; tune on the validation split, a tenth of the rest."""
 
     def build(self, seed: int, device: str) -> NeuralTask:
-        images, labels = (t.to(device) for t in _load(self.time_steps, getattr(torch, self.dtype)))
-        held_out, train = (p.to(device) for p in _split(len(labels), self.evaluate_on))
-        parts = by_similarity(labels[train].cpu(), self.num_clients, self.similarity, seed)
-        clients = [(images[train[p]], labels[train[p]]) for p in (p.to(device) for p in parts)]
+        dtype = getattr(torch, self.dtype)
+        images, labels = (t.to(device) for t in load_digits_sequences(self.time_steps, dtype))
+        held_out, train = (p.to(device) for p in split_digits(len(labels), self.evaluate_on))
+        partition = self._partition(labels[train].cpu(), seed)
+        parts = [train[part.to(device)] for part in partition.parts]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(seed, "initial model"))
             model = ElmanClassifier(PIXELS // self.time_steps, self.hidden, CLASSES)
         splits = {self.evaluate_on: held_out, "train": train}
-        everything = {name: (images[part], labels[part]) for name, part in splits.items()}
+        evaluated = {name: (images[part], labels[part]) for name, part in splits.items()}
         return NeuralTask(
             model.to(device, images.dtype),
-            clients,
+            [(images[part], labels[part]) for part in parts],
             cross_entropy,
             batch_size=self.batch_size,
             seed=seed,
-            evaluate=lambda module: _metrics(module, everything),
+            evaluate=lambda module: loss_and_accuracy(module, evaluated),
+            label_counts=self.label_counts(partition, seed),
         )
 
-    def deal(self, seed: int) -> Deal:
-        """Who has which digits: what `episode partition` shows."""
-        _, labels = _load(self.time_steps, torch.float32)
-        labels = labels[_split(len(labels), self.evaluate_on)[1]]
+    def partition(self, seed: int) -> Partition:
+        _, labels = load_digits_sequences(self.time_steps)
+        return self._partition(labels[split_digits(len(labels), self.evaluate_on)[1]], seed)
+
+    def partition_summary(self) -> str:
+        return f"similarity s = {self.similarity:g}%"
+
+    def _partition(self, labels: Tensor, seed: int) -> Partition:
         parts = by_similarity(labels, self.num_clients, self.similarity, seed)
-        return Deal(labels, tuple(map(str, range(CLASSES))), parts)
+        return Partition(labels, tuple(map(str, range(CLASSES))), parts)
 
 
-def _split(count: int, evaluate_on: str) -> tuple[Tensor, Tensor]:
-    """The held-out and the training examples; whoever validates never sees the test ones."""
+def load_digits_sequences(
+    time_steps: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """Return scikit-learn's digits as sequences.
+
+    Args:
+        time_steps: Into how many pieces of consecutive pixels an image is cut; divides 64.
+        dtype: Type of the pixels.
+
+    Returns:
+        Images `[1797, time_steps, 64 / time_steps]`, standardised over all pixels, and labels.
+
+    Example:
+        >>> images, labels = load_digits_sequences(time_steps=16)
+        >>> images.shape, labels.shape
+        (torch.Size([1797, 16, 4]), torch.Size([1797]))
+    """
+    pixels, labels = _read_digits()
+    images = (pixels - pixels.mean()) / pixels.std()
+    return (
+        torch.tensor(images, dtype=dtype).view(len(images), time_steps, -1),
+        torch.tensor(labels),
+    )
+
+
+def split_digits(count: int, evaluate_on: str) -> tuple[Tensor, Tensor]:
+    """Return the held-out examples and the training examples; the same for every seed.
+
+    Args:
+        count: Number of examples.
+        evaluate_on: `test` holds out a fifth of the examples; `validation` holds out a tenth of the
+            others, so that tuning never sees the test examples.
+
+    Example:
+        >>> held_out, train = split_digits(1797, "test")
+        >>> len(held_out), len(train)
+        (359, 1438)
+    """
     order = permutation(count, 0, "digits", "test")
     tested = round(TEST_SHARE * count)
     if evaluate_on == "test":
@@ -84,12 +129,20 @@ def _split(count: int, evaluate_on: str) -> tuple[Tensor, Tensor]:
 
 
 def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """The mean cross-entropy of (inputs, labels)."""
+    """Return the mean cross-entropy of a batch of (inputs, labels)."""
     inputs, labels = batch
     return F.cross_entropy(model(inputs), labels)
 
 
-def _metrics(model: nn.Module, splits: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+def loss_and_accuracy(
+    model: nn.Module, splits: dict[str, tuple[Tensor, Tensor]]
+) -> dict[str, float]:
+    """Return a model's loss and accuracy on each split, as `<split>_loss`, `<split>_accuracy`.
+
+    Args:
+        model: A classifier.
+        splits: The inputs and labels of each split.
+    """
     metrics: dict[str, float] = {}
     for name, (inputs, labels) in splits.items():
         scores = model(inputs)
@@ -98,18 +151,8 @@ def _metrics(model: nn.Module, splits: dict[str, tuple[Tensor, Tensor]]) -> dict
     return metrics
 
 
-def _load(time_steps: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Images `[examples, time, pixels]`, standardised over all pixels, and labels."""
-    pixels, labels = _read()
-    images = (pixels - pixels.mean()) / pixels.std()
-    return (
-        torch.tensor(images, dtype=dtype).view(len(images), time_steps, -1),
-        torch.tensor(labels),
-    )
-
-
-def _read() -> tuple[np.ndarray, np.ndarray]:
-    """scikit-learn's digits; from its file where that is found, since its import takes a second."""
+def _read_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Read the digits from scikit-learn's file if it is there: its import takes a second."""
     package = find_spec("sklearn")
     for place in (package and package.submodule_search_locations) or ():
         path = Path(place, "datasets", "data", "digits.csv.gz")

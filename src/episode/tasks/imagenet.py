@@ -1,35 +1,31 @@
-"""ImageNet: photographs in a thousand classes, by ResNet-50 (section 5.3)."""
+"""ImageNet: photographs in a thousand classes, by ResNet-50 (section 5.3 of the paper)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
-from episode.data.decoding import VERIFIED, ImageFiles, verify_images
-from episode.data.sources import imagenet
-from episode.data.sources.layout import only_in_test, source_folder
-from episode.data.storage import Prepared, fingerprint, prepared, save
-from episode.tasks.classification import classifier
-from episode.tasks.neural import NeuralTask
-from episode.tasks.partitioned import Deal, hold_out
+from episode.data.decoding import MOST_VERIFIED, ImageFiles, verify_images
+from episode.data.sources.imagenet import IMAGENET, ImageNetSource
+from episode.data.storage import PreparedArrays, fingerprint, prepare_arrays, save_array
 from episode.tasks.vision import VisionSettings
 
 LARGE = 128
-"""From this size on, the network starts as for 224 x 224."""
+"""From this many pixels on, the network starts as for 224 x 224."""
 
 
 class ImageNet(VisionSettings):
-    """Images in folders of their class: random crops and flips in training, decoded ahead.
+    """Images in one folder per class: random crops and flips in training, decoded ahead of time.
 
-    90 epochs at the paper's scale are 450,360 iterations of 8 batches of 32.
+    At the paper's scale, 450,360 iterations of 8 batches of 32 are 90 epochs.
     """
 
+    source: ClassVar[ImageNetSource] = IMAGENET
     summary: ClassVar[str] = "photographs (ImageNet, or any such folders) by a ResNet"
     scales: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"model": "resnet50", "batch_size": 32, "image_size": 224, "similarity": 60.0},
@@ -57,65 +53,39 @@ class ImageNet(VisionSettings):
     }  # fmt: skip
 
     image_size: int = Field(default=32, ge=8)
+    """Pixels on each side of a crop."""
 
-    def build(self, seed: int, device: str) -> NeuralTask:
-        ready = self.prepare()
-        train_files, test_files = (self._files(ready, split) for split in ("train", "test"))
-        train, held_out = self._split(train_files.labels)
-        parts = self.deal_labels(train_files.labels[train], seed)
-        testing = self.evaluate_on == "test"
-        return classifier(
-            self,
-            lambda: self.make_model(len(ready.info["classes"]), self.image_size >= LARGE),
-            self.loss,
-            clients=[train_files.select(train[part]) for part in parts],
-            train=train_files.select(train[torch.cat(parts)]),
-            held_out=test_files if testing else train_files.select(held_out),
-            names=ready.info["classes"],
-            seed=seed,
-            device=device,
-        )
+    def dataset(self, arrays: PreparedArrays, split: str) -> ImageFiles:
+        names = json.loads((arrays.folder / f"{split}.json").read_text())
+        root = Path(arrays.info["folders"][split])
+        files = [root / name for name in names]
+        return ImageFiles(files, arrays[f"{split}-labels"], self.image_size)
 
-    def deal(self, seed: int) -> Deal:
-        ready = self.prepare()
-        labels = ready["train-labels"]
-        train, _ = self._split(labels)
-        names = tuple(ready.info["classes"])
-        return Deal(labels[train], names, self.deal_labels(labels[train], seed))
+    def large_images(self) -> bool:
+        return self.image_size >= LARGE
 
-    def prepare(self) -> Prepared:
-        """The list of files and labels; the images themselves stay where they are."""
-        folders = imagenet.folders(source_folder("imagenet", self.data))
-        below = sorted(p for f in folders.values() for p in f.iterdir() if p.is_dir())
-        key = {"folders": [fingerprint(p) for p in [*folders.values(), *below]]}
-        return prepared("imagenet", key, lambda folder: _write(folder, folders))
+    def label_names(self, arrays: PreparedArrays) -> Sequence[str]:
+        return tuple(arrays.info["classes"])
 
-    def _files(self, ready: Prepared, split: str) -> ImageFiles:
-        names = json.loads((ready.folder / f"{split}.json").read_text())
-        root = Path(ready.info["folders"][split])
-        return ImageFiles(
-            [root / name for name in names], ready[f"{split}-labels"], self.image_size
-        )
+    def prepare(self) -> PreparedArrays:
+        """Return the lists of files and labels; the images themselves stay where they are."""
+        folder = self.source.locate(self.data)
+        roots = self.source.folders(folder)
+        classes = sorted(p for root in roots.values() for p in root.iterdir() if p.is_dir())
+        key = {"folders": [fingerprint(p) for p in [*roots.values(), *classes]]}
+        return prepare_arrays("imagenet", key, lambda target: self._write(target, folder, roots))
 
-    def _split(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return hold_out(torch.arange(len(labels)), self.evaluate_on, test_share=0.0)
-
-
-def _write(folder: Path, folders: dict[str, Path]) -> dict[str, Any]:
-    names = imagenet.classes(folders["train"])
-    info: dict[str, Any] = {"classes": names, "folders": {}, "splits": {}}
-    seen: set[int] = set()
-    for split, root in folders.items():
-        found = imagenet.images(root, names)
-        seen = {label for _, label in found} if split == "train" else seen
-        for path, label in found:
-            if label not in seen:
-                raise only_in_test(str(path), names[label])
-        if len(found) <= VERIFIED:
-            verify_images([path for path, _ in found])
-        listed = [str(path.relative_to(root)) for path, _ in found]
-        (folder / f"{split}.json").write_text(json.dumps(listed))
-        save(folder, f"{split}-labels", np.array([label for _, label in found], np.int64))
-        info["folders"][split] = str(root.resolve())
-        info["splits"][split] = len(found)
-    return info
+    def _write(self, target: Path, folder: Path, roots: dict[str, Path]) -> dict[str, Any]:
+        rows = {split: list(own) for split, own in self.source.rows(folder).items()}
+        self.source.check_labels(folder, {k: {r.label for r in own} for k, own in rows.items()})
+        for split, own in rows.items():
+            if len(own) <= MOST_VERIFIED:
+                verify_images([row.path for row in own])
+            listed = [str(row.path.relative_to(roots[split])) for row in own]
+            (target / f"{split}.json").write_text(json.dumps(listed))
+            save_array(target, f"{split}-labels", np.array([row.label for row in own], np.int64))
+        return {
+            "classes": self.source.label_names(folder),
+            "folders": {split: str(root.resolve()) for split, root in roots.items()},
+            "splits": {split: len(own) for split, own in rows.items()},
+        }

@@ -1,4 +1,4 @@
-"""Losses of classifiers, on scores `[batch, classes]` and labels `[batch]`."""
+"""Losses of classifiers, given scores `[batch, classes]` and labels `[batch]`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LossName = Literal["hinge", "cross_entropy"]
 
 
 def multiclass_hinge(scores: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-    """max_k (s_k + 1[k ≠ y] - s_y) (Crammer and Singer 2001), the paper's loss on SNLI.
+    """Return max_k (s_k + 1[k ≠ y] - s_y) (Crammer and Singer 2001), the paper's loss on SNLI.
 
-    torch's MultiMarginLoss is another one: it sums over the classes k instead of the maximum.
+    torch's MultiMarginLoss is different: it sums over the classes k instead of taking the maximum.
     """
     margins = torch.ones_like(scores).scatter_(1, labels[:, None], 0.0)
     own = scores.gather(1, labels[:, None])
@@ -24,7 +24,7 @@ def multiclass_hinge(scores: Tensor, labels: Tensor, reduction: str = "mean") ->
 
 
 def cross_entropy(scores: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-    """-log softmax(s)_y."""
+    """Return -log softmax(s)_y."""
     return F.cross_entropy(scores, labels, reduction=reduction)
 
 

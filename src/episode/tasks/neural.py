@@ -1,4 +1,4 @@
-"""Any `nn.Module`, any loss, any clients' data as a task: the module sees one flat vector."""
+"""Any `nn.Module`, any loss and any clients' data as a task, seen as one flat vector."""
 
 from __future__ import annotations
 
@@ -13,24 +13,49 @@ from torch.utils.data import default_collate
 
 from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
-from episode.errors import ClientError, EpisodeError, NotTwiceDifferentiableError
-from episode.federation.protocols import Draw, Objective, Task
+from episode.errors import ClientError, EpisodeError
+from episode.federation.protocols import Draw, LabelCounts, Objective, Task
 from episode.federation.state import Buffers
 from episode.randomness import derive
 from episode.tasks.precision import Precision, check_precision
+from episode.tasks.second_derivatives import hessian_product
 
 Loss = Callable[[nn.Module, Any], Tensor]
+"""Returns the mean loss of a batch, given the model and the batch."""
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
+"""Returns metrics of a model in evaluation mode, by name."""
 
 
 class NeuralTask(Task):
-    """A model and its clients.
+    """A model, its loss and its clients' data, as a task for any algorithm and engine.
 
-    `loss(model, batch)` gives a scalar, the mean over the batch; `evaluate(model)` gives named
-    figures of a model in evaluation mode. Frozen parameters are shared by all replicas.
-    `precision="bfloat16"` computes losses under torch's autocast; parameters, gradients, anchors
-    and steps keep the model's own precision. `first` is the number of the first client, where these
-    are not all of a federation.
+    Args:
+        model: Its trainable parameters are trained. Frozen ones are shared by all replicas.
+        clients: One dataset per client: a tuple of tensors, or any map-style dataset.
+        loss: Returns a scalar from the model and a batch: the mean over the batch.
+        batch_size: Examples in a batch; a client with fewer trains on all of them at every step.
+        seed: Random seed of the batches, and of layers such as dropout.
+        evaluate: Returns metrics by name from the model in evaluation mode.
+        collate: Makes a batch from a list of examples of a map-style dataset.
+        precision: `bfloat16` computes losses under torch's autocast; parameters, gradients and
+            steps keep the model's own precision.
+        first: Number of the first client, if these are not all clients of a federation.
+        label_counts: How many examples of each label the clients have, to store with a run.
+
+    Raises:
+        EpisodeError: The model, the data or the loss cannot be used; says what is needed.
+        ClientError: The loss fails on the first client's first batch.
+
+    Example:
+        >>> x = torch.linspace(-1, 1, 8)[:, None]
+        >>> task = NeuralTask(
+        ...     torch.nn.Linear(1, 1),
+        ...     clients=[(x, 2 * x), (x, 3 * x)],
+        ...     loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+        ...     batch_size=4,
+        ... )
+        >>> task.num_clients, task.examples(0), len(task.initial()[0])
+        (2, 8, 2)
     """
 
     def __init__(
@@ -45,6 +70,7 @@ class NeuralTask(Task):
         collate: Callable[[list[Any]], Any] = default_collate,
         precision: Precision = "float32",
         first: int = 0,
+        label_counts: LabelCounts | None = None,
     ) -> None:
         _check(model, clients, loss, batch_size)
         check_precision(precision, next(model.parameters()).device.type)
@@ -52,6 +78,7 @@ class NeuralTask(Task):
         self.model = model
         self.loss = loss
         self.seed = seed
+        self.label_counts = label_counts
         self.batches = [
             Batches(data, batch_size, seed, client, collate)
             for client, data in enumerate(clients, first)
@@ -69,14 +96,14 @@ class NeuralTask(Task):
             )
         replica = _Replica(self)
         self._start = replica.x.clone(), replica.buffers()
-        self.draws_random_numbers = _try_out(replica, first)
-        self._evaluated = _Replica(self) if evaluate else None
+        self.draws_random_numbers = _try_loss(replica, first)
+        self._evaluated_replica = _Replica(self) if evaluate else None
 
     def examples(self, client: int) -> int:
         return self.batches_of(client).examples
 
     def batches_of(self, client: int) -> Batches:
-        """The batches of a client, by its number in the federation."""
+        """Return the batches of a client, by its number in the federation."""
         return self.batches[client - self._first]
 
     def initial(self) -> tuple[Tensor, Buffers]:
@@ -86,11 +113,11 @@ class NeuralTask(Task):
         return _Replica(self)
 
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
-        if self._evaluate is None or self._evaluated is None:
+        if self._evaluate is None or self._evaluated_replica is None:
             return {}
-        self._evaluated.x.copy_(x)
-        self._evaluated.load_buffers(buffers)
-        module = self._evaluated.module.eval()
+        self._evaluated_replica.x.copy_(x)
+        self._evaluated_replica.load_buffers(buffers)
+        module = self._evaluated_replica.module.eval()
         with torch.no_grad(), self.autocast(x.device):
             metrics = self._evaluate(module)
         try:
@@ -102,7 +129,6 @@ class NeuralTask(Task):
             ) from None
 
     def install(self, x: Tensor, buffers: Buffers) -> nn.Module:
-        """Writes x̄ and its buffers into the user's model, and returns it."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         with torch.no_grad():
             for p, values in zip(parameters, cut(x, [p.detach() for p in parameters]), strict=True):
@@ -111,11 +137,10 @@ class NeuralTask(Task):
         return self.model
 
     def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor]:
-        """The model's state at x̄, to store beside a run."""
         return self.install(x, buffers).state_dict()
 
     def autocast(self, device: torch.device) -> torch.autocast:
-        """The context in which the model computes."""
+        """Return the context in which the model computes."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
 
@@ -131,7 +156,7 @@ class _Replica(Objective):
         self.blocks: Vector = cut(self.x, [p.detach() for p in self._parameters])
         self._device = self.x.device
         self._has_buffers = any(True for _ in self.module.buffers())
-        self._autocast = task.autocast(self._device)  # to make one takes longer than to enter it
+        self._autocast = task.autocast(self._device)  # slower to make than to enter
         self._attach()
 
     def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
@@ -141,31 +166,12 @@ class _Replica(Objective):
         return loss.detach(), list(gradients)
 
     def hessian_product(self, draw: Draw) -> Callable[[Tensor], Tensor]:
-        """v ↦ ∇²F_i(x; ξ)v at the present x, by differentiating twice.
+        """Return v ↦ ∇²F_i(x; ξ)v at the current x.
 
-        A loss with kinks (ReLU, hinge, max-pooling) is refused: its second derivative misses them.
+        Raises:
+            NotTwiceDifferentiableError: The loss has kinks, or torch cannot differentiate it twice.
         """
-        loss = self._seeded_loss(draw)
-        if kinds := kinks(loss):
-            raise NotTwiceDifferentiableError(
-                f"The loss is not twice differentiable: it has kinks ({', '.join(kinds)})."
-            )
-        try:
-            with warnings.catch_warnings():  # a graph of a graph is meant, and freed with it
-                warnings.simplefilter("ignore", UserWarning)
-                first = torch.autograd.grad(
-                    loss, self._parameters, create_graph=True, materialize_grads=True
-                )
-            gradient = torch.cat([g.reshape(-1) for g in first])
-            if not gradient.requires_grad:
-                return torch.zeros_like  # linear in x
-            _second(gradient, self._parameters, torch.zeros_like(gradient))
-        except (RuntimeError, NotImplementedError) as error:
-            reason = str(error).splitlines()[0][:100].rstrip(".")
-            raise NotTwiceDifferentiableError(
-                f"The loss is not twice differentiable by torch ({reason})."
-            ) from None
-        return lambda v: _second(gradient, self._parameters, v)
+        return hessian_product(self._seeded_loss(draw), self._parameters)
 
     def load_buffers(self, buffers: Buffers) -> None:
         self._attach()
@@ -195,37 +201,10 @@ class _Replica(Objective):
             return self._task.loss(self.module, to_device(batch, self._device))
 
     def _attach(self) -> None:
-        """Makes the parameters views of x; again where a module has re-pointed them (cuDNN)."""
+        """Make the parameters views of x, also after a module has moved them (cuDNN does)."""
         for p, view in zip(self._parameters, self.blocks, strict=True):
             if p.data_ptr() != view.data_ptr():
                 p.data = view
-
-
-KINKED = ("Relu", "Abs", "Max", "Min", "Amax", "Amin", "Clamp", "Threshold", "Hard", "Margin")
-"""How torch names the steps of a graph that have no second derivative everywhere."""
-SMOOTH = ("LogSoftmax", "MaxUnpool")
-
-
-def kinks(loss: Tensor) -> list[str]:
-    """The operations in the loss's graph that are not twice differentiable, by torch's names."""
-    found: set[str] = set()
-    seen: set[Any] = set()
-    waiting = [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        name = node.name().removesuffix("0").removesuffix("Backward")
-        if any(k in name for k in KINKED) and not any(k in name for k in SMOOTH):
-            found.add(name)
-        waiting += [parent for parent, _ in node.next_functions]
-    return sorted(found)
-
-
-def _second(gradient: Tensor, parameters: list[nn.Parameter], v: Tensor) -> Tensor:
-    blocks = torch.autograd.grad(gradient, parameters, v, retain_graph=True, materialize_grads=True)
-    return torch.cat([b.reshape(-1) for b in blocks])
 
 
 def _write_buffers(model: nn.Module, buffers: Buffers) -> None:
@@ -241,11 +220,12 @@ def _write_buffers(model: nn.Module, buffers: Buffers) -> None:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """The batch on the device, whatever it is made of."""
+    """Return the batch on the device; tensors may be nested in dicts, tuples and lists."""
     if isinstance(batch, Tensor):
         return batch if batch.device == device else batch.to(device)
     if isinstance(batch, Mapping):
         return {key: to_device(value, device) for key, value in batch.items()}
+    # Named tuples have no common base class, and take their values one by one.
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(to_device(value, device) for value in batch))
     if isinstance(batch, (tuple, list)):
@@ -258,7 +238,8 @@ def _check(model: nn.Module, clients: Sequence[Any], loss: Loss, batch_size: int
         raise EpisodeError(f"model is a {type(model).__name__}: give an nn.Module.")
     if not callable(loss):
         raise EpisodeError(
-            f"loss is a {type(loss).__name__}: give a function of (model, batch) to a scalar."
+            f"loss is a {type(loss).__name__}: give a function that returns a scalar from "
+            "(model, batch)."
         )
     trainable = [p for p in model.parameters() if p.requires_grad]
     if not trainable:
@@ -290,8 +271,8 @@ def _short(value: Any) -> str:
     return repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
 
 
-def _try_out(replica: _Replica, client: int) -> bool:
-    """One gradient, before any work: is the loss a scalar, and does the model draw random numbers?
+def _try_loss(replica: _Replica, client: int) -> bool:
+    """Compute one loss before any work; return whether the model draws random numbers.
 
     (Dropout does. Then each gradient seeds torch's generator, and one worker serves all clients.)
     """

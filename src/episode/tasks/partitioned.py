@@ -1,63 +1,52 @@
-"""Settings of tasks whose dataset is dealt out to clients, at the paper's scale or a laptop's."""
+"""Tasks whose dataset is distributed to clients, at the paper's scale or a laptop's."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
-from torch import Tensor
+import torch
+from pydantic import ConfigDict, Field, model_validator
+from torch import Tensor, nn
 
-from episode.data.partition import by_dirichlet, by_label_count, by_similarity
+from episode.data.batches import LabelledDataset
+from episode.data.partition import Partition, by_dirichlet, by_label_count, by_similarity
+from episode.data.sources.source import LabelledSource
+from episode.data.storage import PreparedArrays
 from episode.errors import EpisodeError
 from episode.randomness import permutation
-from episode.tasks.precision import Precision
-from episode.tasks.settings import TaskSettings
+from episode.tasks.classification import ClassificationSettings, classifier
+from episode.tasks.neural import NeuralTask
 
-Scale = Literal["paper", "laptop"]
-
-
-@dataclass(frozen=True)
-class Deal:
-    """Who has which examples: what `episode partition` shows."""
-
-    labels: Tensor
-    """Of all examples that could be dealt out."""
-    names: tuple[str, ...]
-    """Of the labels 0, 1, …"""
-    parts: list[Tensor]
-    """Each client's examples, as indices into `labels`."""
-    clients: tuple[str, ...] = ()
-    """Their names, where they have any."""
+VALIDATION_SHARE = 0.1
 
 
-class DealtSettings(TaskSettings):
-    """Scale, data, partition and evaluation; a value that is not given is that of the scale."""
+class PartitionedSettings(ClassificationSettings):
+    """Settings of data, partition and evaluation; values that are not given come from `scale`."""
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    source: ClassVar[LabelledSource]
     scales: ClassVar[dict[str, dict[str, Any]]]
     """This task's own settings at each scale."""
     sections: ClassVar[dict[str, dict[str, dict[str, Any]]]]
-    """What each scale suggests for the other sections of a config."""
+    """Values for the other sections of a config, at each scale."""
 
-    scale: Scale = "laptop"
+    scale: Literal["paper", "laptop"] = "laptop"
     data: str | None = None
-    """A folder or archive of the official files; without, what `episode data fetch` has put by."""
+    """A folder or archive of the official files; by default what `episode data fetch` fetched."""
     num_clients: int = Field(default=8, ge=1)
-    partition: Literal["similarity", "dirichlet", "labels", "users"] = "similarity"
+    partition_rule: Literal["similarity", "dirichlet", "labels", "users"] = Field(
+        default="similarity", alias="partition"
+    )
     similarity: float = Field(default=30.0, ge=0, le=100)
-    """s, in percent."""
+    """s: percentage of the examples that is distributed uniformly; the rest is sorted by label."""
     alpha: float = Field(default=0.5, gt=0)
-    """Of the Dirichlet partition."""
+    """α of the Dirichlet partition: small values give clients few labels."""
     labels_per_client: int = Field(default=2, ge=1)
-    """Of the partition by labels."""
+    """How many labels each client has, for the partition by labels."""
     batch_size: int = Field(default=64, ge=1)
-    evaluate_on: Literal["test", "validation"] = "test"
-    """The test split is for reporting; tune on the validation split."""
-    train_evaluated: int = Field(default=0, ge=0)
-    """How many training examples (fixed, drawn once) the training loss is taken over; 0: all."""
-    precision: Precision = "float32"
-    """bfloat16: mixed precision, with float32 parameters, anchors and steps."""
 
     @model_validator(mode="before")
     @classmethod
@@ -66,33 +55,86 @@ class DealtSettings(TaskSettings):
             return values
         return {**cls.scales.get(str(values.get("scale", "laptop")), {}), **values}
 
+    def chosen_scale(self) -> str:
+        return self.scale
+
     def suggestions(self) -> dict[str, dict[str, Any]]:
         return self.sections[self.scale]
 
     @abstractmethod
-    def deal(self, seed: int) -> Deal:
-        """Who has which examples, without building a model."""
+    def prepare(self) -> PreparedArrays:
+        """Return the arrays of the official files, which are prepared the first time."""
 
-    def deal_labels(self, labels: Tensor, seed: int) -> list[Tensor]:
-        """The indices of each client's examples, by the partition that is asked for."""
-        if self.partition == "users":
+    @abstractmethod
+    def dataset(self, arrays: PreparedArrays, split: str) -> LabelledDataset:
+        """Return one split of the prepared data."""
+
+    @abstractmethod
+    def make_model(self, arrays: PreparedArrays) -> nn.Module:
+        """Return the network, with its initial weights."""
+
+    def evaluated_split(self) -> str | None:
+        """Return the prepared split to evaluate on; None for held-out training examples."""
+        return "test" if self.evaluate_on == "test" else None
+
+    def split_rows(self, arrays: PreparedArrays) -> tuple[Tensor, Tensor]:
+        """Return the rows of the training split to train on, and those that are held out."""
+        return split_examples(torch.arange(len(arrays["train-labels"])), self.evaluate_on, 0.0)
+
+    def label_names(self, arrays: PreparedArrays) -> Sequence[str]:
+        """Return the names of the labels 0, 1, …"""
+        return self.source.labels
+
+    def build(self, seed: int, device: str) -> NeuralTask:
+        arrays = self.prepare()
+        train, held_out = self.split_rows(arrays)
+        partition = self._partition(arrays, train, seed)
+        data, split = self.dataset(arrays, "train"), self.evaluated_split()
+        return classifier(
+            self,
+            lambda: self.make_model(arrays),
+            data.select(train),
+            partition,
+            data.select(held_out) if split is None else self.dataset(arrays, split),
+            seed,
+            device,
+        )
+
+    def partition(self, seed: int) -> Partition:
+        arrays = self.prepare()
+        return self._partition(arrays, self.split_rows(arrays)[0], seed)
+
+    def partition_summary(self) -> str:
+        return {
+            "similarity": f"similarity s = {self.similarity:g}%",
+            "dirichlet": f"Dirichlet, α = {self.alpha:g}",
+            "labels": f"{self.labels_per_client} labels per client",
+            "users": "one client per user",
+        }[self.partition_rule]
+
+    def distribute(self, arrays: PreparedArrays, rows: Tensor, seed: int) -> list[Tensor]:
+        """Distribute these rows of the training split: the indices of each client's rows."""
+        labels = arrays["train-labels"][rows]
+        if self.partition_rule == "users":
             raise EpisodeError(
-                "These data have no users: task.partition = 'users' is Sentiment140's."
+                "These data have no users: task.partition = 'users' is for sentiment140."
             )
-        if self.partition == "dirichlet":
+        if self.partition_rule == "dirichlet":
             return by_dirichlet(labels, self.num_clients, self.alpha, seed)
-        if self.partition == "labels":
+        if self.partition_rule == "labels":
             return by_label_count(labels, self.num_clients, self.labels_per_client, seed)
         return by_similarity(labels, self.num_clients, self.similarity, seed)
 
+    def _partition(self, arrays: PreparedArrays, rows: Tensor, seed: int) -> Partition:
+        parts = self.distribute(arrays, rows, seed)
+        return Partition(arrays["train-labels"][rows], self.label_names(arrays), parts)
 
-VALIDATION_SHARE = 0.1
 
+def split_examples(examples: Tensor, evaluate_on: str, test_share: float) -> tuple[Tensor, Tensor]:
+    """Split examples into those to train on and those held out; the same for every seed.
 
-def hold_out(examples: Tensor, evaluate_on: str, test_share: float) -> tuple[Tensor, Tensor]:
-    """(train, held out) for datasets without splits of their own; the same for every seed.
-
-    Whoever tunes trains on a tenth less, and never sees the test examples.
+    For datasets without a test or validation split. To evaluate on `validation`, a tenth of what is
+    not held out for testing is held out instead, so that tuning never sees the test examples.
     """
     order = examples[permutation(len(examples), 0, "test split")]
     tested = round(test_share * len(order))

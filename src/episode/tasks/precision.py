@@ -1,4 +1,4 @@
-"""Mixed precision: bfloat16 inside the model, float32 elsewhere; and whether it can be had."""
+"""Mixed precision: bfloat16 inside the model, float32 elsewhere, and whether it works here."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ with torch.autocast("cpu", torch.bfloat16):
 
 
 def check_precision(precision: str, device: str) -> None:
-    """Refuses what is not there, before any work.
+    """Refuse a precision that does not exist or does not work here, before any work.
 
-    Some virtual machines announce matrix units (AMX) that they do not let programs use: bfloat16
-    then ends the whole process with an illegal instruction. So it is tried in a process of its own.
+    Some virtual machines announce matrix units (AMX) that programs cannot use: bfloat16 then ends
+    the whole process with an illegal instruction. So it is tried in a separate process first.
+
+    Raises:
+        EpisodeError: Says what to use instead.
     """
     if precision not in ("float32", "bfloat16"):
         raise unknown("precision", precision, ("float32", "bfloat16"))

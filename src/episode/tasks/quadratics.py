@@ -1,4 +1,4 @@
-"""f_i(x) = ½ a_i x² + b_i x: the paper's counter-example, and problems with a known minimum."""
+"""f_i(x) = ½ a_i x² + b_i x: the paper's counter-example, with a known minimum."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from episode.tasks.settings import TaskSettings
 class Quadratics(TaskSettings):
     """Clients with f_i(x) = ½ a_i x² + b_i x.
 
-    The default is the counter-example of the paper's section 4.1 with γ = 2: b = (-γ-1, γ+2),
-    where CELGC stays at 0 and the minimum is at -1/2.
+    The default is the counter-example of the paper's section 4.1 with γ = 2 and b = (-γ-1, γ+2):
+    CELGC stays at 0, but the minimum is at -1/2.
     """
 
     summary: ClassVar[str] = "two parabolas on which CELGC never moves (the paper's section 4.1)"
@@ -27,16 +27,20 @@ class Quadratics(TaskSettings):
     }
 
     slopes: tuple[float, ...] = Field(default=(-3.0, 4.0), min_length=1)
+    """b_i of each client."""
     curvatures: tuple[float, ...] = (1.0, 1.0)
+    """a_i of each client."""
     noise: float = Field(default=0.0, ge=0)
+    """Gradients have noise that is uniform on [-noise, noise]."""
     x_0: float = 0.0
+    """The initial point."""
 
     @model_validator(mode="after")
     def _one_curvature_per_slope(self) -> Quadratics:
         if len(self.slopes) != len(self.curvatures):
             raise ValueError(
                 f"there are {len(self.slopes)} slopes and {len(self.curvatures)} curvatures, "
-                "but each client needs one of both"
+                "but each client needs one of each"
             )
         return self
 
@@ -51,7 +55,7 @@ class Quadratics(TaskSettings):
 
 
 class QuadraticTask(ClosedForm):
-    """f_i(x) = Σ_k ½ a_ik x_k² + b_ik x_k, from curvatures and slopes `[clients, d]`."""
+    """f_i(x) = Σ_k ½ a_ik x_k² + b_ik x_k, with curvatures a and slopes b `[clients, d]`."""
 
     def __init__(
         self,
@@ -72,6 +76,6 @@ class QuadraticTask(ClosedForm):
         return curvature * x + slope
 
     def minimum(self) -> Tensor:
-        """x*, `[d]`."""
+        """Return the minimiser x* `[d]` of the average objective."""
         curvatures, slopes = self.coefficients
         return -slopes.mean(0) / curvatures.mean(0)

@@ -1,4 +1,4 @@
-"""A relaxed-smooth problem in d dimensions whose L0, L1, κ, ρ and σ are chosen, and exact."""
+"""A relaxed-smooth problem in d dimensions whose constants L0, L1, κ, ρ and σ can be chosen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from episode.tasks.settings import TaskSettings
 
 
 class RelaxedSmooth(TaskSettings):
-    """Settings of `RelaxedSmoothTask`: the constants of Assumption 1, and where it starts."""
+    """The constants of the paper's Assumption 1, and the starting point of `RelaxedSmoothTask`."""
 
     summary: ClassVar[str] = "a problem in d dimensions with chosen L0, L1, κ, ρ and σ"
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
@@ -26,22 +26,25 @@ class RelaxedSmooth(TaskSettings):
 
     L0: float = Field(default=1.0, gt=0)
     L1: float = Field(default=1.0, ge=0)
+    """The Hessian's norm is at most L0 + L1·‖∇f‖."""
     kappa: float = Field(default=1.0, ge=0)
     rho: float = Field(default=1.5, ge=1)
+    """The norm of a client's gradient is at most κ + ρ·‖∇f‖."""
     sigma: float = Field(default=0.5, ge=0)
+    """Norm of the noise in the gradients."""
     num_clients: int = Field(default=8, ge=1)
     dimensions: int = Field(default=10, ge=3)
     start_norm: float = Field(default=20.0, ge=0)
-    """‖∇f(x_0)‖: far up the slope, where clipping matters."""
+    """‖∇f(x_0)‖: by default so large that clipping matters."""
 
     @model_validator(mode="after")
-    def _clients_can_differ_so_much(self) -> RelaxedSmooth:
+    def _check_heterogeneity(self) -> RelaxedSmooth:
         if self.num_clients == 1 and (self.kappa > 0 or self.rho > 1):
             raise ValueError("one client cannot differ from the mean: kappa must be 0 and rho 1")
         if self.rho > self.num_clients:
             raise ValueError(
-                f"rho is {self.rho}, but of {self.num_clients} convex clients none has more than "
-                f"{self.num_clients} times the mean gradient"
+                f"rho is {self.rho}: with {self.num_clients} convex clients it can be at most "
+                f"{self.num_clients}"
             )
         return self
 
@@ -52,10 +55,10 @@ class RelaxedSmooth(TaskSettings):
 class RelaxedSmoothTask(ClosedForm):
     """f_i(u, v) = s_i h(‖u‖) + ½μ‖v‖² + ⟨b_i, v⟩, with h″ = L + L1·h′ exactly.
 
-    h(r) = (L/L1²)(e^{L1 r} - 1 - L1 r) with L = L0/ρ has ‖∇²h‖ = L + L1‖∇h‖ everywhere. With s_i of
-    mean 1 and largest value ρ, Σ b_i = 0, ‖b_i‖ = κ and μ = L, the constants of Assumption 1 are
-    L0, L1, κ and ρ, and none could be smaller: L0 and κ are met where ∇f = 0, L1 and ρ far out. The
-    noise lies on the sphere of radius σ. f's minimum is 0, at 0.
+    h(r) = (L/L1²)(e^{L1 r} - 1 - L1 r) with L = L0/ρ has ‖∇²h‖ = L + L1‖∇h‖ everywhere. The s_i
+    have mean 1 and largest value ρ, Σ b_i = 0, ‖b_i‖ = κ and μ = L. So the constants of Assumption
+    1 are L0, L1, κ and ρ, and none could be smaller: L0 and κ are attained where ∇f = 0, L1 and ρ
+    far away from there. The noise lies on the sphere of radius σ. The minimum of f is 0, at 0.
     """
 
     def __init__(self, settings: RelaxedSmooth, seeds: Sequence[int] = (0,)) -> None:
@@ -76,7 +79,7 @@ class RelaxedSmoothTask(ClosedForm):
         super().__init__([scales, slopes], x_0, s.sigma, seeds)
 
     def radius(self, gradient_norm: float) -> float:
-        """‖u‖ at which ‖∇h‖ is as given."""
+        """Return ‖u‖ at which ‖∇h‖ has this value."""
         L1 = self.settings.L1
         if L1 == 0:
             return gradient_norm / self.curvature
@@ -100,7 +103,7 @@ class RelaxedSmoothTask(ClosedForm):
         return torch.cat([radial, flat], -1) + slope
 
     def draw_noise(self, clients: Sequence[int], stream: Phase, indices: Sequence[int]) -> Tensor:
-        """On the sphere of radius σ: the bound of Assumption 1 (iii) is met by every draw."""
+        """Return noise on the sphere of radius σ, the bound of Assumption 1 (iii)."""
         flat = super().draw_noise(clients, stream, indices) / self.noise if self.noise else None
         if flat is None:
             shape = len(indices), len(self.seeds), len(clients), self.x_0.shape[-1]
@@ -110,5 +113,5 @@ class RelaxedSmoothTask(ClosedForm):
 
 
 def _length(u: Tensor) -> Tensor:
-    """‖u‖; never 0, so that h′(r)/r and its derivative exist there too."""
+    """Return ‖u‖, never exactly 0, so that h′(r)/r and its derivative exist everywhere."""
     return (u.square().sum(-1, keepdim=True) + 1e-200).sqrt()

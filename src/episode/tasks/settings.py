@@ -1,32 +1,106 @@
-"""What a config says about a task, and the promise to build it."""
+"""The settings of a task in a config, and the contract to build the task from them."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict
 
-from episode.federation.protocols import Task
+from episode.data.partition import Partition, count_labels
+from episode.errors import unknown
+from episode.federation.protocols import LabelCounts, Task
 
 
 class TaskSettings(BaseModel):
-    """Settings of one task: stores them, does no work until `build`."""
+    """Settings of one task: fields that a config can set, and how to build the task from them.
+
+    Derive from this class to add a task: its fields are the settings, `build` makes the task. The
+    settings are frozen and do no work until `build` is called. Everything but `summary` and `build`
+    has a default.
+
+    Raises:
+        pydantic.ValidationError: A value is not allowed, or there is no such setting.
+
+    Example:
+        >>> import torch
+        >>> from episode.tasks.neural import NeuralTask
+        >>> class Line(TaskSettings):
+        ...     summary = "fit a line through noisy points"
+        ...     num_clients: int = 3
+        ...     def build(self, seed: int, device: str) -> NeuralTask:
+        ...         x = torch.linspace(-1, 1, 12)[:, None]
+        ...         clients = [(x, k * x) for k in range(self.num_clients)]
+        ...         loss = lambda model, batch: (model(batch[0]) - batch[1]).square().mean()
+        ...         return NeuralTask(torch.nn.Linear(1, 1), clients, loss, batch_size=4, seed=seed)
+        >>> Line(num_clients=2).build(seed=0, device="cpu").num_clients
+        2
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     summary: ClassVar[str]
     """One line for `episode list`."""
     defaults: ClassVar[dict[str, dict[str, Any]]] = {}
-    """What a config that names only this task gets for its other sections.
+    """Values for the other sections of a config that names only this task.
 
-    In `budget`, `iterations` may stand for R·I: then R follows from I.
+    In `budget`, `iterations` may stand for R·I, the rounds times the local steps: the number of
+    rounds then follows from the number of local steps.
     """
-
-    def suggestions(self) -> dict[str, dict[str, Any]]:
-        """`defaults`, or, for a task of several scales, those that fit these settings."""
-        return self.defaults
+    splits: ClassVar[tuple[str, ...]] = ()
+    """The splits that a setting `evaluate_on` can name; empty if the task has no such setting."""
 
     @abstractmethod
     def build(self, seed: int, device: str) -> Task:
-        """The task, with its data."""
+        """Load the data, make the model and return the task.
+
+        Args:
+            seed: Random seed of everything that the task draws at random.
+            device: Where the model computes, such as `cpu` or `cuda:0`.
+        """
+
+    def suggestions(self) -> dict[str, dict[str, Any]]:
+        """Return values for the other sections of a config that fit these settings."""
+        return self.defaults
+
+    def on_split(self, split: str) -> Self:
+        """Return the same settings, evaluated on this split; unchanged if the task has no splits.
+
+        Raises:
+            EpisodeError: The task has splits, but none of this name.
+        """
+        if not self.splits:
+            return self
+        if split not in self.splits:
+            raise unknown("split", split, self.splits)
+        return self.model_copy(update={"evaluate_on": split})
+
+    def partition(self, seed: int) -> Partition | None:
+        """Return which client has which examples, without building a model.
+
+        None if the task has no examples to distribute.
+        """
+        return None
+
+    def partition_summary(self) -> str:
+        """Return how the examples are distributed, as a phrase for titles."""
+        return ""
+
+    @classmethod
+    def has_setting(cls, name: str) -> bool:
+        """Return whether a config can set this value, as in `task.<name> = …`."""
+        return name in {field.alias or key for key, field in cls.model_fields.items()}
+
+    def chosen_scale(self) -> str | None:
+        """Return the scale that sets values which are not given; None if the task has no scales."""
+        return None
+
+    def label_counts(self, partition: Partition, seed: int) -> LabelCounts:
+        """Count the labels of each client, with a title that says how they were distributed."""
+        present, counts = count_labels(partition.labels, partition.parts)
+        return LabelCounts(
+            ", ".join(filter(None, [self.partition_summary(), f"seed {seed}"])),
+            [partition.names[int(label)] for label in present],
+            partition.clients or [str(client) for client in range(len(partition.parts))],
+            counts.tolist(),
+        )

@@ -1,4 +1,4 @@
-"""Everybody's own silos: a folder per silo becomes a federation, by config alone."""
+"""Your own silos: a folder per silo becomes a federation, without any code."""
 
 from __future__ import annotations
 
@@ -12,33 +12,32 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from episode.data import silos
-from episode.data.corpus import Corpus, UnknownWords, label_numbers
+from episode.data.batches import LabelledDataset
+from episode.data.corpus import Corpus, UnknownWords
 from episode.data.decoding import ImageFiles, verify_images
-from episode.data.sources.layout import only_in_test
-from episode.data.storage import Prepared, fingerprint, prepared, save
+from episode.data.partition import Partition
+from episode.data.sources.source import not_trained_on
+from episode.data.storage import PreparedArrays, fingerprint, prepare_arrays, save_array
 from episode.data.texts import Texts
-from episode.data.word_vectors import vectors_file
+from episode.data.word_vectors import require_vectors
 from episode.errors import EpisodeError
 from episode.models.lstm import TextClassifier
-from episode.models.resnet import LAYOUTS, Norm, ResNet
+from episode.models.resnet import ARCHITECTURES, Norm, ResNet
 from episode.models.text import Pooling, frozen_words
 from episode.randomness import permutation
-from episode.tasks.classification import classifier
-from episode.tasks.losses import LossName
+from episode.tasks.classification import ClassificationSettings, classifier
+from episode.tasks.imagenet import LARGE
 from episode.tasks.neural import NeuralTask
-from episode.tasks.partitioned import VALIDATION_SHARE, Deal
-from episode.tasks.precision import Precision
-from episode.tasks.settings import TaskSettings
+from episode.tasks.partitioned import VALIDATION_SHARE
 
-LARGE = 128
 SPLITS = ("train", "validation", "test")
 
 
-class Silos(TaskSettings):
+class Silos(ClassificationSettings):
     """Each folder below `data` is a client: tables of text and label, or folders of images.
 
-    Files named test.* and validation.* are held out; a silo that has none holds out a share of its
-    rows. Without `vectors`, word vectors are learned with the model.
+    Files named test.* and validation.* are held out; if there are none, each silo holds out a share
+    of its rows. Without `vectors`, word vectors are learned with the model.
     """
 
     summary: ClassVar[str] = "your own silos: a folder each, of csv, jsonl, parquet or images"
@@ -49,64 +48,79 @@ class Silos(TaskSettings):
     }
 
     data: str
+    """The folder that has a folder for each silo."""
     model: Literal["lstm", "gru", "rnn", "resnet8", "resnet18", "resnet32", "resnet50"] = "lstm"
-    batch_size: int = Field(default=32, ge=1)
-    loss: LossName = "cross_entropy"
-    evaluate_on: Literal["test", "validation"] = "test"
     test_share: float = Field(default=0.2, gt=0, lt=1)
-    """Of a silo's rows, where it has no test file."""
+    """Share of a silo's rows that is held out for testing, if there are no test files."""
     train_evaluated: int = Field(default=2000, ge=0)
-    precision: Precision = "float32"
     text_column: str = "text"
     label_column: str = "label"
     vectors: str | None = None
-    """A file in GloVe's format; without, vectors of `vector_size` are learned."""
+    """A file in GloVe's text format; by default vectors of `vector_size` are learned."""
     vector_size: int = Field(default=50, ge=1)
     unknown_words: UnknownWords = "drop"
     hidden: int = Field(default=64, ge=1)
+    """Units per direction of the recurrence."""
     layers: int = Field(default=1, ge=1)
     bidirectional: bool = True
     pooling: Pooling = "max"
     image_size: int = Field(default=32, ge=8)
+    """Pixels on each side of a crop."""
     width: int | None = Field(default=None, ge=1)
+    """Channels of a ResNet's first stage; by default the network's own."""
     norm: Norm = "group"
 
     def build(self, seed: int, device: str) -> NeuralTask:
-        ready, folders = self._prepare()
-        parts = {split: _parts(ready, split, len(folders)) for split in SPLITS}
-        train, held_out = self._hold_out(parts)
-        data = {split: self._dataset(ready, split) for split in SPLITS if split in _splits(ready)}
-        first = data["train"]
-        own = torch.cat([rows for source, rows in held_out if source == "train"] or [_NOTHING])
-        apart = torch.cat([rows for source, rows in held_out if source != "train"] or [_NOTHING])
-        if len(own) and len(apart):
+        arrays, folders = self._prepare()
+        partition, held_out = self._split(arrays, folders)
+        data = self._dataset(arrays, "train")
+        own_file = self.evaluate_on in arrays.info["splits"]
+        if own_file and not all(map(len, _rows(arrays, self.evaluate_on, len(folders)))):
             raise EpisodeError(
                 f"Some silos of {self.data} have a {self.evaluate_on} file and some have not: "
                 "give one to all, or to none."
             )
-        chosen = first.select(own) if len(own) else data[self.evaluate_on].select(apart)
         return classifier(
             self,
-            self._model(ready),
-            self.loss,
-            clients=[first.select(rows) for rows in train],
-            train=first.select(torch.cat(train)),
-            held_out=chosen,
-            names=ready.info["labels"],
-            seed=seed,
-            device=device,
+            lambda: self._make_model(arrays),
+            data,
+            partition,
+            self._dataset(arrays, self.evaluate_on) if own_file else data.select(held_out),
+            seed,
+            device,
         )
 
-    def deal(self, seed: int) -> Deal:
-        ready, folders = self._prepare()
-        train, _ = self._hold_out({s: _parts(ready, s, len(folders)) for s in SPLITS})
-        names = tuple(folder.name for folder in folders)
-        return Deal(ready["train-labels"], tuple(ready.info["labels"]), train, names)
+    def partition(self, seed: int) -> Partition:
+        return self._split(*self._prepare())[0]
 
-    def _prepare(self) -> tuple[Prepared, list[Path]]:
+    def partition_summary(self) -> str:
+        return "one client per silo"
+
+    def _split(self, arrays: PreparedArrays, folders: list[Path]) -> tuple[Partition, Tensor]:
+        """Return the silos' training rows, and the training rows that they hold out instead."""
+        own_files = {split: _rows(arrays, split, len(folders)) for split in SPLITS}
+        parts, held_out = [], []
+        for silo, rows in enumerate(own_files["train"]):
+            left = rows[permutation(len(rows), 0, "silo", silo)]
+            for split, share in (("test", self.test_share), ("validation", VALIDATION_SHARE)):
+                unused = split == "validation" and self.evaluate_on == "test"
+                if unused or len(own_files[split][silo]):
+                    continue
+                taken = max(1, round(share * len(left)))
+                if split == self.evaluate_on:
+                    held_out.append(left[:taken])
+                left = left[taken:]
+            if not len(left):
+                raise EpisodeError(f"Silo {silo + 1} of {self.data} has too few rows to train on.")
+            parts.append(left.sort().values)
+        names = [folder.name for folder in folders]
+        partition = Partition(arrays["train-labels"], arrays.info["labels"], parts, names)
+        return partition, torch.cat([*held_out, _NO_ROWS])
+
+    def _prepare(self) -> tuple[PreparedArrays, list[Path]]:
         folders = silos.silo_folders(Path(self.data).expanduser())
         kind = silos.kind_of(folders)
-        wanted = "images" if self.model in LAYOUTS else "texts"
+        wanted = "images" if self.model in ARCHITECTURES else "texts"
         if kind != wanted:
             fitting = "resnet18" if kind == "images" else "lstm"
             raise EpisodeError(
@@ -121,105 +135,77 @@ class Silos(TaskSettings):
             "unknown_words": self.unknown_words,
             "vectors": None,
         }
-        if self.vectors:  # with the name, for the files of one archive
+        if self.vectors:  # with the name, because one archive may hold several files
             given = Path(self.vectors).expanduser()
-            key["vectors"] = [given.name, fingerprint(vectors_file(given))]
+            key["vectors"] = [given.name, fingerprint(require_vectors(given))]
         write = self._write_texts if kind == "texts" else _write_images
-        return prepared("silos", key, lambda folder: write(folder, folders)), folders
+        return prepare_arrays("silos", key, lambda target: write(target, folders)), folders
 
-    def _write_texts(self, folder: Path, folders: list[Path]) -> dict[str, Any]:
+    def _write_texts(self, target: Path, folders: list[Path]) -> dict[str, Any]:
         columns = silos.Columns(self.text_column, self.label_column)
-        labels = _labels(lambda: (row for f in folders for row in silos.texts(f, columns)))
+        labels = _number_labels(lambda: (row for f in folders for row in silos.texts(f, columns)))
         corpus = Corpus(columns=1)
         for number, silo in enumerate(folders):
             for row in silos.texts(silo, columns):
                 corpus.add(row.split, (row.content,), labels[row.label], number)
         vectors = Path(self.vectors).expanduser() if self.vectors else None
-        return {**corpus.write(folder, vectors, self.unknown_words), "labels": list(labels)}
+        return {**corpus.write(target, vectors, self.unknown_words), "labels": list(labels)}
 
-    def _dataset(self, ready: Prepared, split: str) -> Any:
-        if self.model in LAYOUTS:
-            files = [Path(f) for f in ready.info["files"][split]]
-            return ImageFiles(files, ready[f"{split}-labels"], self.image_size)
-        return Texts.of(ready, split, 1)
+    def _dataset(self, arrays: PreparedArrays, split: str) -> LabelledDataset:
+        if self.model in ARCHITECTURES:
+            files = [Path(f) for f in arrays.info["files"][split]]
+            return ImageFiles(files, arrays[f"{split}-labels"], self.image_size)
+        return Texts.from_prepared(arrays, split, 1)
 
-    def _hold_out(
-        self, parts: dict[str, list[Tensor]]
-    ) -> tuple[list[Tensor], list[tuple[str, Tensor]]]:
-        """Each silo's training rows, and the held-out ones with the split they are rows of."""
-        train, held_out = [], []
-        for silo, rows in enumerate(parts["train"]):
-            shares = {"test": self.test_share, "validation": VALIDATION_SHARE}
-            left = rows[permutation(len(rows), 0, "silo", silo)]
-            for split in ("test", "validation"):
-                explicit = parts[split][silo]
-                taken = 0 if len(explicit) else max(1, round(shares[split] * len(left)))
-                if split == "validation" and self.evaluate_on == "test":
-                    taken = 0
-                if split == self.evaluate_on:
-                    pair = (split, explicit) if len(explicit) else ("train", left[:taken])
-                    held_out.append(pair)
-                left = left[taken:]
-            if not len(left):
-                raise EpisodeError(f"Silo {silo + 1} of {self.data} has too few rows to train on.")
-            train.append(left.sort().values)
-        return train, held_out
-
-    def _model(self, ready: Prepared) -> Callable[[], nn.Module]:
-        classes = len(ready.info["labels"])
-
-        def make() -> nn.Module:
-            if self.model in LAYOUTS:
-                large = self.image_size >= LARGE
-                return ResNet(self.model, classes, large=large, norm=self.norm, width=self.width)
-            words = (
-                frozen_words(ready["vectors"])
-                if self.vectors
-                else nn.Embedding(ready.info["words"], self.vector_size)
-            )
-            return TextClassifier(
-                words, self.hidden, self.layers, classes, self.model,  # type: ignore[arg-type]
-                self.bidirectional, self.pooling,
-            )  # fmt: skip
-
-        return make
+    def _make_model(self, arrays: PreparedArrays) -> nn.Module:
+        classes = len(arrays.info["labels"])
+        if self.model in ARCHITECTURES:
+            large = self.image_size >= LARGE
+            return ResNet(self.model, classes, large=large, norm=self.norm, width=self.width)
+        words = (
+            frozen_words(arrays["vectors"])
+            if self.vectors
+            else nn.Embedding(arrays.info["words"], self.vector_size)
+        )
+        return TextClassifier(
+            words, self.hidden, self.layers, classes, self.model,  # type: ignore[arg-type]
+            self.bidirectional, self.pooling,
+        )  # fmt: skip
 
 
-_NOTHING = torch.empty(0, dtype=torch.int64)
+_NO_ROWS = torch.empty(0, dtype=torch.int64)
 
 
-def _splits(ready: Prepared) -> dict[str, int]:
-    return dict(ready.info["splits"])
+def _rows(arrays: PreparedArrays, split: str, silo_count: int) -> list[Tensor]:
+    """Return the rows of each silo in a split; none if no silo has a file for it."""
+    if split not in arrays.info["splits"]:
+        return [_NO_ROWS] * silo_count
+    groups = arrays[f"{split}-groups"]
+    return [(groups == silo).nonzero().flatten() for silo in range(silo_count)]
 
 
-def _parts(ready: Prepared, split: str, count: int) -> list[Tensor]:
-    if split not in _splits(ready):
-        return [_NOTHING] * count
-    groups = ready[f"{split}-groups"]
-    return [(groups == silo).nonzero().flatten() for silo in range(count)]
-
-
-def _labels(rows: Callable[[], Iterator[silos.Row]]) -> dict[str, int]:
-    """Numbers for the training labels; refuses one that is seen only in what is held out."""
-    labels = label_numbers({row.label for row in rows() if row.split == "train"})
+def _number_labels(rows: Callable[[], Iterator[silos.Row]]) -> dict[str, int]:
+    """Number the training labels in sorted order; refuse one that only held-out rows have."""
+    names = sorted({row.label for row in rows() if row.split == "train"})
+    labels = {name: number for number, name in enumerate(names)}
     for row in rows():
         if row.label not in labels:
-            raise only_in_test(row.where, row.label)
+            raise not_trained_on(row.place, row.label)
     if len(labels) < 2:
-        raise EpisodeError(f"All rows have the label {next(iter(labels))!r}: two are needed.")
+        raise EpisodeError(f"All rows have the label {names[0]!r}: two labels are needed.")
     return labels
 
 
-def _write_images(folder: Path, folders: list[Path]) -> dict[str, Any]:
-    labels = _labels(lambda: (row for silo in folders for row in silos.images(silo)))
+def _write_images(target: Path, folders: list[Path]) -> dict[str, Any]:
+    labels = _number_labels(lambda: (row for silo in folders for row in silos.images(silo)))
     rows = [(number, row) for number, silo in enumerate(folders) for row in silos.images(silo)]
     verify_images([Path(row.content) for _, row in rows])
     info: dict[str, Any] = {"labels": list(labels), "splits": {}, "files": {}}
     for split in SPLITS:
         own = [(number, row) for number, row in rows if row.split == split]
         if own:
-            save(folder, f"{split}-labels", np.array([labels[r.label] for _, r in own]))
-            save(folder, f"{split}-groups", np.array([n for n, _ in own], np.int32))
+            save_array(target, f"{split}-labels", np.array([labels[r.label] for _, r in own]))
+            save_array(target, f"{split}-groups", np.array([n for n, _ in own], np.int32))
             info["files"][split] = [r.content for _, r in own]
             info["splits"][split] = len(own)
     return info

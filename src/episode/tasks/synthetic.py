@@ -15,7 +15,7 @@ from episode.tasks.settings import TaskSettings
 
 
 class Synthetic(TaskSettings):
-    """f_1 = x⁴ - 3x³ + Hx² + x and f_2 = x⁴ - 3x³ - 2Hx² + x, with noise on [-1, 1]."""
+    """f_1 = x⁴ - 3x³ + Hx² + x and f_2 = x⁴ - 3x³ - 2Hx² + x, with noise in the gradients."""
 
     summary: ClassVar[str] = "the paper's two quartics, whose heterogeneity H you choose"
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
@@ -24,15 +24,18 @@ class Synthetic(TaskSettings):
     }
 
     heterogeneity: float = Field(default=8.0, ge=0)
+    """H: how much the two clients differ."""
     noise: float = Field(default=1.0, ge=0)
+    """Gradients have noise that is uniform on [-noise, noise]."""
     x_0: float = 1.0
+    """The initial point."""
 
     def build(self, seed: int, device: str) -> Quartics:
         return Quartics([self.heterogeneity], self.x_0, self.noise, [seed])
 
 
 class Quartics(ClosedForm):
-    """The two quartics for one H and seed; with `grid`, for all of several H and seeds at once."""
+    """The two quartics for one H and seed, or, with `grid`, for several H and seeds at once."""
 
     def __init__(
         self,
@@ -61,13 +64,13 @@ class Quartics(ClosedForm):
         return 1 + x * (2 * c + x * (4 * x - 9))
 
     def evaluate(self, x: Tensor, buffers: Any) -> dict[str, float]:
-        """As every closed form, and how far f is above its minimum."""
+        """Return the metrics of every closed form, and how far f is above its minimum."""
         metrics = super().evaluate(x, buffers)
         return metrics | {"gap": metrics["value"] - minimum(self.heterogeneity[0])[1]}
 
 
 def minimum(heterogeneity: float) -> tuple[float, float]:
-    """(argmin f, min f) of the average f = x⁴ - 3x³ - (H/2)x² + x, from the roots of f'."""
+    """Return (argmin f, min f) of the average f = x⁴ - 3x³ - (H/2)x² + x, from the roots of f'."""
     f = np.polynomial.Polynomial([0, 1, -heterogeneity / 2, -3, 1])
     roots = f.deriv().roots()
     x = min(roots[abs(roots.imag) < 1e-9].real, key=f)

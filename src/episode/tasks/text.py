@@ -1,78 +1,62 @@
-"""What the text tasks share: word vectors, prepared tokens, and what to do with unknown words."""
+"""Settings of the text tasks: word vectors, recurrent cell, and words without a vector."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
-
-from torch import nn
+from typing import Any, ClassVar
 
 from episode.data.corpus import Corpus, UnknownWords
 from episode.data.sources.glove import default_vectors
-from episode.data.sources.layout import only_in_test
-from episode.data.storage import Prepared, fingerprint, log, prepared
-from episode.data.word_vectors import vectors_file
-from episode.errors import EpisodeError
-from episode.models.text import Cell, Pooling, frozen_words
-from episode.tasks.losses import LossName
-from episode.tasks.partitioned import DealtSettings
+from episode.data.sources.source import TextSource
+from episode.data.storage import PreparedArrays, fingerprint, log, prepare_arrays
+from episode.data.texts import Texts
+from episode.data.word_vectors import require_vectors
+from episode.models.text import Cell, Pooling
+from episode.tasks.partitioned import PartitionedSettings
 
 
-class Source(Protocol):
-    """The module of a dataset's official files."""
+class TextSettings(PartitionedSettings):
+    """By default words without a vector are dropped; batches end with their longest text."""
 
-    LABELS: tuple[str, ...]
-
-    def where(self, path: Path, label: int, /) -> str:
-        """The first row of a label, in words."""
-
-
-class TextSettings(DealtSettings):
-    """Words without a vector are dropped, as in the paper; batches end with their longest text."""
+    source: ClassVar[TextSource]
 
     vectors: str | None = None
-    """A file in GloVe's format; without, what `episode data fetch glove` has put by."""
+    """A file in GloVe's text format; by default what `episode data fetch glove` fetched."""
     cell: Cell = "rnn"
     pooling: Pooling = "max"
     """`zero_padded_max` lets padding take part in the maximum, as in the authors' code."""
-    loss: LossName = "cross_entropy"
     unknown_words: UnknownWords = "drop"
+    """Drop words that have no vector, or give them the mean of all vectors."""
 
-    def prepare_texts(
-        self,
-        name: str,
-        files: Mapping[str, Path],
-        columns: int,
-        fill: Callable[[Corpus], None],
-        source: Source,
-    ) -> Prepared:
-        """Tokens and vectors, read from the official files once; says how much is covered."""
+    def dataset(self, arrays: PreparedArrays, split: str) -> Texts:
+        return Texts.from_prepared(arrays, split, self.source.columns)
+
+    def prepare(self) -> PreparedArrays:
+        folder = self.source.locate(self.data)
         vectors = Path(self.vectors).expanduser() if self.vectors else default_vectors()
         key = {
-            "files": [fingerprint(path) for path in files.values()],
-            "vectors": [str(vectors.name), fingerprint(vectors_file(vectors))],
+            "files": [fingerprint(path) for path in self.source.files(folder).values()],
+            "vectors": [str(vectors.name), fingerprint(require_vectors(vectors))],
             "unknown_words": self.unknown_words,
         }
 
-        def build(folder: Path) -> dict[str, Any]:
-            corpus = Corpus(columns)
-            fill(corpus)
-            for split, path in files.items():
-                if split not in corpus.splits:
-                    raise EpisodeError(f"{path} has no row with a label that counts.")
-                for label in sorted(corpus.labels(split) - corpus.labels("train")):
-                    raise only_in_test(source.where(path, label), source.LABELS[label])
-            info = corpus.write(folder, vectors, self.unknown_words)
+        def build(target: Path) -> dict[str, Any]:
+            info = self._read(folder).write(target, vectors, self.unknown_words)
             log.info(
                 "%s: %s of the tokens and %s of the words have a vector in %s.",
-                name, f"{info['token_coverage']:.1%}", f"{info['word_coverage']:.1%}", vectors.name,
+                self.source.name, f"{info['token_coverage']:.1%}", f"{info['word_coverage']:.1%}",
+                vectors.name,
             )  # fmt: skip
             return info
 
-        return prepared(name, key, build)
+        return prepare_arrays(self.source.name, key, build)
 
-
-def words_of(ready: Prepared) -> nn.Embedding:
-    """The prepared vectors, frozen."""
-    return frozen_words(ready["vectors"])
+    def _read(self, folder: Path) -> Corpus:
+        corpus = Corpus(self.source.columns)
+        users: dict[str, int] = {}
+        rows = self.source.rows(folder)
+        for split, own in rows.items():
+            for row in own:
+                corpus.add(split, row.texts, row.label, users.setdefault(row.user, len(users)))
+        self.source.check_labels(folder, {split: corpus.labels(split) for split in rows})
+        return corpus

@@ -1,4 +1,4 @@
-"""What the image tasks share: a ResNet and its normalisation."""
+"""Settings of the image tasks: a ResNet and its normalisation."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ from typing import Literal
 
 from pydantic import Field
 
+from episode.data.storage import PreparedArrays
 from episode.models.resnet import Norm, ResNet
-from episode.tasks.losses import LossName
-from episode.tasks.partitioned import DealtSettings
+from episode.tasks.partitioned import PartitionedSettings
 
 
-class VisionSettings(DealtSettings):
-    """A ResNet by name, its normalisation and width."""
+class VisionSettings(PartitionedSettings):
+    """Which ResNet to train, with which normalisation and width."""
 
     model: Literal["resnet8", "resnet18", "resnet32", "resnet50"] = "resnet18"
     norm: Norm = "batch"
-    """`group` has no running statistics, on which clients with different labels disagree."""
+    """`group` has no running statistics, which differ between clients with different labels."""
     width: int | None = Field(default=None, ge=1)
     """Channels of the first stage; by default the network's own."""
-    loss: LossName = "cross_entropy"
 
-    def make_model(self, classes: int, large: bool) -> ResNet:
-        """The network, with its initial weights."""
-        return ResNet(self.model, classes, large=large, norm=self.norm, width=self.width)
+    def make_model(self, arrays: PreparedArrays) -> ResNet:
+        classes = len(self.label_names(arrays))
+        return ResNet(
+            self.model, classes, large=self.large_images(), norm=self.norm, width=self.width
+        )
+
+    def large_images(self) -> bool:
+        """Return whether the network starts as for 224 x 224 pixels rather than 32 x 32."""
+        return False

@@ -5,68 +5,72 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from episode.data.sources.layout import require
+from episode.data.progress import track
+from episode.data.sources.source import Row, TextSource, hub_split
 from episode.errors import EpisodeError
 
-SPLITS = {"train": "train", "validation": "dev", "test": "test"}
-LABELS: tuple[str, ...] = ("entailment", "neutral", "contradiction")
 UNDECIDED = "-"
-"""The gold label of pairs on which annotators did not agree: left out, as everybody does."""
-
-Pair = tuple[str, str, int]
+"""The gold label of pairs on which the annotators did not agree: left out, as is usual."""
 
 
-def files(folder: Path) -> dict[str, Path]:
-    """The official file of each split."""
-    names = [f"snli_1.0_{official}.jsonl" for official in SPLITS.values()]
-    return dict(zip(SPLITS, require(folder, names, "SNLI"), strict=True))
+class SnliSource(TextSource):
+    """Pairs of sentences: the first entails, contradicts or says nothing about the second."""
 
+    name = "snli"
+    title = "SNLI"
+    summary = "SNLI 1.0, 90 MB"
+    hub = "stanfordnlp/snli"
+    landmark = "snli_1.0_train.jsonl"
+    sizes = {"train": 549_367, "validation": 9_842, "test": 9_824}  # noqa: RUF012
+    labels = ("entailment", "neutral", "contradiction")
+    file_names = {  # noqa: RUF012
+        "train": "snli_1.0_train.jsonl",
+        "validation": "snli_1.0_dev.jsonl",
+        "test": "snli_1.0_test.jsonl",
+    }
+    columns = 2
 
-def pairs(path: Path) -> Iterator[Pair]:
-    """(premise, hypothesis, label) of each pair with a gold label."""
-    number = 0
-    try:
+    def parse(self, path: Path) -> Iterator[Row]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                if line.strip() and (pair := _pair(line, path, number)):
-                    yield pair
-    except OSError as error:
-        raise EpisodeError(f"{path} cannot be read: {error.strerror}.") from None
-    if not number:
-        raise EpisodeError(f"{path} is empty: get the file again.")
+                if line.strip() and (row := self._row(line, path, f"Line {number}")):
+                    yield row
+
+    def convert(self, downloaded: Any, folder: Path) -> None:
+        for split, file_name in self.file_names.items():
+            rows = hub_split(downloaded, split)
+            with (folder / file_name).open("w", encoding="utf-8") as file:
+                for row in track(rows, f"snli {split}", len(rows)):
+                    pair = {
+                        "gold_label": UNDECIDED if row["label"] < 0 else self.labels[row["label"]],
+                        "sentence1": row["premise"],
+                        "sentence2": row["hypothesis"],
+                    }
+                    file.write(json.dumps(pair, ensure_ascii=False) + "\n")
+
+    def _row(self, line: bytes, path: Path, place: str) -> Row | None:
+        wrong = f"{place} of {path}"
+        try:
+            row = json.loads(line)
+            label, premise, hypothesis = row["gold_label"], row["sentence1"], row["sentence2"]
+        except UnicodeDecodeError:
+            raise EpisodeError(f"{wrong} is not UTF-8 text.") from None
+        except json.JSONDecodeError:
+            raise EpisodeError(
+                f"{wrong} is not a JSON object: the file is damaged or cut off."
+            ) from None
+        except (KeyError, TypeError):
+            raise EpisodeError(f"{wrong} must have gold_label, sentence1 and sentence2.") from None
+        if label == UNDECIDED:
+            return None
+        if label not in self.labels:
+            allowed = ", ".join(self.labels)
+            raise EpisodeError(f"{wrong} has the label {label!r}: it must be {allowed} or -.")
+        if not isinstance(premise, str) or not isinstance(hypothesis, str):
+            raise EpisodeError(f"{wrong} has a sentence that is not text.")
+        return Row(self.labels.index(label), path, place, (premise, hypothesis))
 
 
-def where(path: Path, label: int) -> str:
-    """The first pair of a label, in words."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            pair = _pair(line, path, number) if line.strip() else None
-            if pair and pair[2] == label:
-                return f"Line {number} of {path}"
-    return str(path)
-
-
-def _pair(line: bytes, path: Path, number: int) -> Pair | None:
-    try:
-        row = json.loads(line)
-        label, premise, hypothesis = row["gold_label"], row["sentence1"], row["sentence2"]
-    except UnicodeDecodeError:
-        raise EpisodeError(f"Line {number} of {path} is not UTF-8 text.") from None
-    except json.JSONDecodeError:
-        raise EpisodeError(
-            f"Line {number} of {path} is not a JSON object: the file is damaged or cut off."
-        ) from None
-    except (KeyError, TypeError):
-        raise EpisodeError(
-            f"Line {number} of {path} must have gold_label, sentence1 and sentence2."
-        ) from None
-    if label == UNDECIDED:
-        return None
-    if label not in LABELS:
-        raise EpisodeError(
-            f"Line {number} of {path} has the label {label!r}: it must be {', '.join(LABELS)} or -."
-        )
-    if not isinstance(premise, str) or not isinstance(hypothesis, str):
-        raise EpisodeError(f"Line {number} of {path} has a sentence that is not text.")
-    return premise, hypothesis, LABELS.index(label)
+SNLI = SnliSource()
