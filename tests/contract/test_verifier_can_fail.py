@@ -14,6 +14,7 @@ import torch
 from episode.core import clipping
 from episode.engines.simulation import Simulation
 from episode.federation import worker
+from episode.federation.corrections import new_memory
 from episode.federation.protocols import Phase, Reply
 from episode.federation.state import ClientState
 from episode.federation.worker import Worker
@@ -71,10 +72,11 @@ def test_scaffold_with_the_correction_never_applied_is_caught(
 def test_scaffold_with_the_clients_memory_never_stored_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forgetful(state: ClientState, memory: torch.Tensor) -> torch.Tensor:
-        return memory if state.memory is None else memory - state.memory
+    def forgetful(gradients: torch.Tensor, count: int, old: torch.Tensor | None) -> Any:
+        _, change = new_memory(gradients, count, old)
+        return old, change
 
-    monkeypatch.setattr(worker, "_memorise", forgetful)
+    monkeypatch.setattr(worker, "new_memory", forgetful)
     assert_scaffold_is_caught(failed(*NETS))
 
 

@@ -195,12 +195,9 @@ class Algorithm:
                 f"algorithm is {name!r}: give a name, such as 'episode', or an "
                 "Algorithm(correction, clipping)."
             )
-        if not options:
-            return found
-        values = found.to_dict()
-        if "descent" in options:
-            values = {k: v for k, v in values.items() if k not in _INLINED}
-        return cls.from_dict({**values, **options})
+        replaced = _INLINED if "descent" in options else ()
+        values = {k: v for k, v in found.to_dict().items() if k not in replaced}
+        return cls.from_dict({**values, **options}) if options else found
 
 
 _INLINED = {f.name for f in fields(Descent)}

@@ -24,7 +24,6 @@ class Cifar10(VisionSettings):
     """
 
     source: ClassVar[Cifar10Source] = CIFAR10
-    summary: ClassVar[str] = "small images (CIFAR-10) by a ResNet"
     scales: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"model": "resnet50", "batch_size": 64, "similarity": 50.0},
         "laptop": {

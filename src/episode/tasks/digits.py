@@ -31,7 +31,6 @@ class Digits(TaskSettings):
     pieces, row by row.
     """
 
-    summary: ClassVar[str] = "digits read as a sequence by an Elman network, split by similarity s"
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "schedule": {"eta": 1.0, "gamma": 0.1},
         "budget": {"rounds": 60, "local_steps": 8},

@@ -26,7 +26,6 @@ class ImageNet(VisionSettings):
     """
 
     source: ClassVar[ImageNetSource] = IMAGENET
-    summary: ClassVar[str] = "photographs (ImageNet, or any such folders) by a ResNet"
     scales: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"model": "resnet50", "batch_size": 32, "image_size": 224, "similarity": 60.0},
         "laptop": {

@@ -20,7 +20,6 @@ class Quadratics(TaskSettings):
     CELGC stays at 0, but the minimum is at -1/2.
     """
 
-    summary: ClassVar[str] = "two parabolas on which CELGC never moves (the paper's section 4.1)"
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "schedule": {"eta": 1.0, "gamma": 2.0},
         "budget": {"rounds": 40, "local_steps": 1},

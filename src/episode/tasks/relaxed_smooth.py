@@ -18,7 +18,6 @@ from episode.tasks.settings import TaskSettings
 class RelaxedSmooth(TaskSettings):
     """The constants of the paper's Assumption 1, and the starting point of `RelaxedSmoothTask`."""
 
-    summary: ClassVar[str] = "a problem in d dimensions with chosen L0, L1, κ, ρ and σ"
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "schedule": {"eta": 0.05, "gamma": 0.05},
         "budget": {"rounds": 200, "local_steps": 8},

@@ -31,7 +31,6 @@ class Sentiment140(TextSettings):
     """
 
     source: ClassVar[TextSource] = SENTIMENT140
-    summary: ClassVar[str] = "tweets (Sentiment140) by an LSTM, users distributed to eight clients"
     scales: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {
             "hidden": 256, "layers": 2, "batch_size": 128, "minimum_tweets": 50, "similarity": 10.0,

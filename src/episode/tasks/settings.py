@@ -39,7 +39,7 @@ class TaskSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    summary: ClassVar[str]
+    summary: ClassVar[str] = ""
     """One line for `episode list`."""
     defaults: ClassVar[dict[str, dict[str, Any]]] = {}
     """Values for the other sections of a config that names only this task.

@@ -40,7 +40,6 @@ class Silos(ClassificationSettings):
     of its rows. Without `vectors`, word vectors are learned with the model.
     """
 
-    summary: ClassVar[str] = "your own silos: a folder each, of csv, jsonl, parquet or images"
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "schedule": {"eta": 0.3, "gamma": 0.3},
         "budget": {"rounds": 50, "local_steps": 4},

@@ -24,7 +24,6 @@ class Snli(TextSettings):
     """
 
     source: ClassVar[TextSource] = SNLI
-    summary: ClassVar[str] = "sentence pairs (SNLI 1.0) by a BiRNN, the paper's main experiment"
     scales: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {"hidden": 2048, "classifier": 512, "batch_size": 64, "similarity": 30.0},
         "laptop": {"hidden": 64, "classifier": 64, "batch_size": 32, "train_evaluated": 2000},

@@ -17,7 +17,6 @@ from episode.tasks.settings import TaskSettings
 class Synthetic(TaskSettings):
     """f_1 = x⁴ - 3x³ + Hx² + x and f_2 = x⁴ - 3x³ - 2Hx² + x, with noise in the gradients."""
 
-    summary: ClassVar[str] = "the paper's two quartics, whose heterogeneity H you choose"
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
         "schedule": {"eta": 0.01, "gamma": 0.05},
         "budget": {"rounds": 500, "local_steps": 8},
