@@ -89,7 +89,8 @@ def test_a_sweep_on_flower_runs_there_one_after_the_other(
     @contextmanager
     def opened(job: Any) -> Any:
         played.append(identity_of(job.config))
-        yield from Simulation.open.__wrapped__(Simulation, job)
+        with Simulation.open(job) as engine:
+            yield engine
 
     monkeypatch.setattr(FlowerSimulation, "open", opened)
     experiments = [

@@ -12,8 +12,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -61,14 +60,9 @@ class Distributed(Engine):
         return Cluster.join(hello, settings.timeout_seconds, settings.device)
 
     @classmethod
-    @contextmanager
-    def open(cls, job: Job) -> Iterator[Distributed]:
+    def make(cls, job: Job) -> Distributed:
         assert isinstance(job.processes, Cluster)
-        engine = cls(job.task, job.plan.algorithm, job.processes, job.engine.workers)
-        try:
-            yield engine
-        finally:
-            engine.close()
+        return cls(job.task, job.plan.algorithm, job.processes, job.engine.workers)
 
     def requests(self) -> Request:
         return self._requests

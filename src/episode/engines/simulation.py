@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
@@ -61,13 +60,8 @@ class Simulation(Engine):
         )
 
     @classmethod
-    @contextmanager
-    def open(cls, job: Job) -> Iterator[Simulation]:
-        engine = cls(job.task, job.plan.algorithm, job.engine.workers)
-        try:
-            yield engine
-        finally:
-            engine.close()
+    def make(cls, job: Job) -> Simulation:
+        return cls(job.task, job.plan.algorithm, job.engine.workers)
 
     def average(
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any

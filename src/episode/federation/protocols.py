@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -168,15 +168,14 @@ class Engine(ABC):
     @classmethod
     @contextmanager
     def open(cls, job: Job) -> Iterator[Engine]:
-        """Open the engine for a job and close it afterwards.
-
-        By default it is made by `cls(task, algorithm)`.
-        """
-        engine = cls(job.task, job.plan.algorithm)  # type: ignore[call-arg]
-        try:
+        """Open the engine for a job, and close it afterwards."""
+        with closing(cls.make(job)) as engine:
             yield engine
-        finally:
-            engine.close()
+
+    @classmethod
+    def make(cls, job: Job) -> Engine:
+        """Return a new engine for a job; by default `cls(task, algorithm)`."""
+        return cls(job.task, job.plan.algorithm)  # type: ignore[call-arg]
 
     @abstractmethod
     def average(
