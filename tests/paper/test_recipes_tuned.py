@@ -16,7 +16,7 @@ from episode.paper.snli import TASK as SNLI
 from episode.paper.tuning import study_of, tune_first, with_studies
 from episode.runs.config import read_experiment, to_toml
 from episode.studies.search_space import PAPER, THRESHOLD
-from episode.studies.sweep import Orders, sweep
+from episode.studies.sweep import SweepOptions, sweep
 
 
 def leave_study(folder: Path, *settings: str) -> Path:
@@ -92,6 +92,6 @@ def test_a_sweep_on_flower_runs_there_one_after_the_other(
     experiments = [
         read_experiment(None, ["task=synthetic", "engine.name=flower", f"seed={s}"]) for s in (0, 1)
     ]
-    outcomes = sweep(experiments, Orders(tmp_path))
+    outcomes = sweep(experiments, SweepOptions(tmp_path))
     assert played == [e.name for e in experiments]
     assert [o.status for o in outcomes] == ["finished", "finished"]

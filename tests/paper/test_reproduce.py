@@ -15,7 +15,7 @@ from episode.paper.others import _imagenet_claims
 from episode.paper.recipe import Cell, Results
 from episode.paper.snli import SnliEffects, ablation_claims
 from episode.results.store import StoredRun
-from episode.studies.sweep import Orders, sweep
+from episode.studies.sweep import SweepOptions, sweep
 
 DATASETS = {"snli", "sentiment140", "cifar10", "imagenet"}
 
@@ -171,7 +171,7 @@ def test_a_recipe_at_scale_smoke_shows_its_runs_figures(
     kitchen = Kitchen("smoke", tmp_path / "out")
     chosen = RECIPES["sentiment140-steps"]
     assert chosen.missing(kitchen) == ""
-    outcomes = sweep(chosen.experiments(kitchen), Orders(kitchen.runs, jobs=1))
+    outcomes = sweep(chosen.experiments(kitchen), SweepOptions(kitchen.runs, jobs=1))
     assert {o.status for o in outcomes} == {"finished"}
     served = serve(chosen, kitchen)
     assert {c.verdict for c in served.claims} == {"not testable at this scale"}

@@ -33,7 +33,6 @@ class Scales(StrEnum):
 
 
 def reproduce(
-    context: typer.Context,
     recipes: Annotated[
         list[str] | None, typer.Argument(help="Names of recipes; without any, they are listed.")
     ] = None,
@@ -71,11 +70,6 @@ def reproduce(
     numbers, and the paper's claims, each marked holds, does not hold, or not testable at this
     scale. Runs that are there already are used; torchrun -m episode reproduce spreads clients.
     """
-    from episode.results.painter import painter
-
-    draws = bool(recipes or everything) and not dry_run and speaks()
-    draw = context.with_resource(painter()) if draws else None  # it starts while torch does
-
     from episode.paper import RECIPES, Kitchen, Served, index, recipe, serve
     from episode.paper.tuning import with_studies
     from episode.runs.report_extras import command_of
@@ -114,11 +108,10 @@ def reproduce(
     else:
         if wanted:
             _play(list(wanted.values()), kitchen.runs, jobs, quiet)
-        if draw is None:
+        if not speaks():
             return
         served = [
-            serve(r, kitchen, draw) if r in able else Served(r, missing=missing[r.name])
-            for r in chosen
+            serve(r, kitchen) if r in able else Served(r, missing=missing[r.name]) for r in chosen
         ]
         index(kitchen, served)
         _print_served(kitchen.folder, served, as_json)
@@ -144,11 +137,11 @@ def _tuned_first(kitchen: Kitchen, recipes: Sequence[Recipe], quiet: bool) -> Ki
 
 def _play(experiments: list[Experiment], folder: Path, jobs: int | None, quiet: bool) -> None:
     """Plays what is missing; a run that failed is an error."""
-    from episode.studies.sweep import Orders, sweep
+    from episode.studies.sweep import SweepOptions, sweep
 
     hushed = quiet or not speaks()
     with stoppable(command_line()) as stop, SweepDisplay(len(experiments), hushed) as display:
-        outcomes = sweep(experiments, Orders(folder, jobs, False, stop), display)
+        outcomes = sweep(experiments, SweepOptions(folder, jobs, False, stop), display)
     failed = [f"{o.name}: {o.reason}" for o in outcomes if o.status == "failed"]
     if failed and speaks():
         raise ClientError(f"{len(failed)} of {len(outcomes)} runs failed, such as {failed[0]}")

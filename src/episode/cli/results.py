@@ -63,7 +63,7 @@ def sweep(
     from episode.results.store import CONFIG, read_run
     from episode.results.text_tables import brief_sheet, counted, final_sheet
     from episode.studies.grid import read_grid
-    from episode.studies.sweep import Orders
+    from episode.studies.sweep import SweepOptions
     from episode.studies.sweep import sweep as play
 
     experiments, axes = read_grid(config, settings or [], over or [])
@@ -72,8 +72,8 @@ def sweep(
         return
     hushed = quiet or not speaks()
     with stoppable(command_line()) as stop, SweepDisplay(len(experiments), hushed) as display:
-        orders = Orders(folder, jobs, track and speaks(), stop, axes if speaks() else None)
-        outcomes = play(experiments, orders, display)
+        options = SweepOptions(folder, jobs, track and speaks(), stop, axes if speaks() else None)
+        outcomes = play(experiments, options, display)
     if not speaks():
         return
     places = [folder / e.name for e in experiments]

@@ -20,7 +20,7 @@ from episode.paper.snli import SnliAblation, SnliEffects
 from episode.paper.snli_time import SnliTime
 from episode.paper.synthetic import Synthetic
 from episode.results.figures import draw_panels
-from episode.results.painter import Draw
+
 from episode.results.store import dumps, write_text
 from episode.results.text_tables import Sheet
 
@@ -56,12 +56,12 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def serve(chosen: Recipe, kitchen: Kitchen, draw: Draw = draw_panels) -> Served:
+def serve(chosen: Recipe, kitchen: Kitchen) -> Served:
     """Writes the recipe's figures, tables and claims, whose runs are there."""
     dish = chosen.serve(kitchen)
     folder = kitchen.folder / chosen.name
     for name, rows in dish.panels.items():
-        draw(rows, folder / name)
+        draw_panels(rows, folder / name)
     for name, sheet in dish.sheets.items():
         sheet.write(folder / name)
     claims_sheet(dish.claims).write(folder / "claims")

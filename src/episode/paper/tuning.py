@@ -14,7 +14,7 @@ from episode.runs.config import Experiment, read_experiment
 from episode.runs.records import Observe
 from episode.studies.search_space import parse_space
 from episode.studies.study import Study
-from episode.studies.tune import BEST, Tuner
+from episode.studies.tune import BEST, StudyRunner
 
 FOLDER = "studies"
 """Where studies go that a recipe needs, in the kitchen's folder."""
@@ -39,7 +39,7 @@ def tune_first(
         if task.tuned_at is None or task.name in kitchen.tuned:
             continue
         study = study_of(task, kitchen)
-        Tuner(study, watch, stop).run()
+        StudyRunner(study, watch, stop).run()
         kitchen = with_studies(kitchen, recipes, [study.folder])
     return kitchen
 
