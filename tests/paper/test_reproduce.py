@@ -11,8 +11,8 @@ import pytest
 from episode.errors import EpisodeError
 from episode.paper import RECIPES, RecipeContext, make, recipe, write_index
 from episode.paper import published as paper
-from episode.paper.claims import JudgedClaim
 from episode.paper.published import Case
+from episode.paper.recipe import JudgedClaim
 from episode.paper.run_recipe import RunRecipe
 from episode.paper.run_results import RunResults
 from episode.results.store import StoredRun

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from episode.paper import MadeRecipe, Recipe, RecipeContext
     from episode.runs.config import Experiment
 
-DATASETS = ("snli", "glove", "sentiment140", "cifar10", "imagenet")
-
 
 def register(app: typer.Typer) -> None:
     """Add this command to the command line."""
@@ -43,28 +41,24 @@ def reproduce(
         ScaleName,
         typer.Option(
             help="smoke: seconds, on made-up data; laptop: minutes on two cores, with smaller "
-            "models; paper: the paper's settings, for a cluster."
+            "models; paper: the paper's own settings, for a cluster."
         ),
     ] = ScaleName.smoke,
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Official files, as snli=FOLDER or glove=FILE; may be repeated. Without it, data "
-            "that `episode data fetch` has downloaded."
-        ),
+        typer.Option(help="Official files: snli=FOLDER, glove=FILE, …; else those fetched before."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs for each row of a table.")] = 1,
     settings: Settings = None,
     folder: Annotated[
-        Path | None,
-        typer.Option(help="Where everything is written.", show_default="runs/reproduce-SCALE"),
+        Path | None, typer.Option(help="Where to write.", show_default="runs/reproduce-SCALE")
     ] = None,
     tune: Annotated[
         bool,
         typer.Option(
             "--tune",
-            help="First choose the learning rate η and clipping parameter γ as the paper did: by "
-            "the validation accuracy of the algorithm CELGC.",
+            help="First choose the learning rate η and the clipping parameter γ as the paper did, "
+            "by the validation accuracy of the algorithm CELGC.",
         ),
     ] = False,
     tuned: Annotated[
@@ -85,6 +79,7 @@ def reproduce(
     """
     from episode.paper import RECIPES, MadeRecipe, RecipeContext, make, recipe, write_index
     from episode.paper.tuning import with_studies
+    from episode.runs.report_extras import command_of
 
     chosen = list(RECIPES.values()) if everything else [recipe(n) for n in recipes or []]
     if not chosen:
@@ -108,7 +103,11 @@ def reproduce(
     if not wanted and able == chosen:
         _refuse(chosen, {"--set": settings, "--seeds": seeds > 1, "--tune": tune, "--jobs": jobs})
     if dry_run:
-        _list_runs(list(wanted.values()), context, able)
+        for e in wanted.values():
+            command = f"{command_of(e.to_dict())} --folder {context.runs / e.name} --resume"
+            out.print(command, markup=False)
+        for name in (r.name for r in able if not r.experiments(context)):
+            err.print(f"{name} needs no runs: this command computes it by itself.", markup=False)
         for name in (r.name for r in chosen if r not in able):
             err.print(f"{name} cannot be made: {missing[name]}", markup=False)
     else:
@@ -116,10 +115,8 @@ def reproduce(
             _play(list(wanted.values()), context.runs, jobs, quiet)
         if not speaks():
             return
-        made = [
-            make(r, context) if r in able else MadeRecipe(r, missing=missing[r.name])
-            for r in chosen
-        ]
+        made = [MadeRecipe(r, (), missing[r.name]) if missing[r.name] else make(r, context)
+                for r in chosen]  # fmt: skip
         write_index(context, made)
         _print_made(folder, made, as_json)
     if len(able) < len(chosen):
@@ -133,19 +130,6 @@ def _refuse(recipes: Sequence[Recipe], options: Mapping[str, object]) -> None:
             f"{unused[0]} would change nothing, as no runs are needed for "
             f"{' and '.join(r.name for r in recipes)}: leave it out."
         )
-
-
-def _list_runs(
-    experiments: list[Experiment], context: RecipeContext, recipes: Sequence[Recipe]
-) -> None:
-    from episode.runs.report_extras import command_of
-
-    for experiment in experiments:
-        folder = context.runs / experiment.name
-        command = f"{command_of(experiment.to_dict())} --folder {folder} --resume"
-        out.print(command, markup=False)
-    for name in (r.name for r in recipes if not r.experiments(context)):
-        err.print(f"{name} needs no runs: this command computes it by itself.", markup=False)
 
 
 def _tune_first(context: RecipeContext, recipes: Sequence[Recipe], quiet: bool) -> RecipeContext:
@@ -189,6 +173,7 @@ def _dataset_and_path(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
     if not equals:
         raise EpisodeError(f"--data {text!r} is not of the form dataset=path.")
-    if name not in DATASETS:
-        raise unknown("dataset", name, DATASETS)
+    known = ("snli", "glove", "sentiment140", "cifar10", "imagenet")
+    if name not in known:
+        raise unknown("dataset", name, known)
     return name, path

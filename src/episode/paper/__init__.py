@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from episode.errors import unknown
 from episode.paper.cifar10 import Cifar10
-from episode.paper.claims import JudgedClaim
 from episode.paper.complexity import Complexity
 from episode.paper.digits import Digits
 from episode.paper.imagenet import ImageNet
-from episode.paper.recipe import Recipe, RecipeContext, RecipeOutput
+from episode.paper.recipe import JudgedClaim, Recipe, RecipeContext, RecipeOutput
 from episode.paper.sentiment140 import Sentiment140Steps, Sentiment140Time
 from episode.paper.snli import SnliEffects
 from episode.paper.snli_ablation import SnliAblation
@@ -21,10 +20,7 @@ from episode.results.figures import draw_panels
 from episode.results.store import dumps, write_text
 from episode.results.text_tables import Sheet
 
-__all__ = [
-    "RECIPES", "JudgedClaim", "MadeRecipe", "Recipe", "RecipeContext", "make", "recipe",
-    "write_index",
-]  # fmt: skip
+__all__ = ["RECIPES", "MadeRecipe", "Recipe", "RecipeContext", "make", "recipe", "write_index"]
 
 RECIPES: dict[str, Recipe] = {
     r.name: r

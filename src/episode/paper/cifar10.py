@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from episode.paper.comparisons import ACCURACY, LOSS, Relation, compare
+from episode.paper.comparison import ACCURACY, LOSS, Relation, compare
 from episode.paper.published import IMAGE_ALGORITHMS, Case, pairs
 from episode.paper.run_recipe import Figures, PaperTask, RunRecipe, ScaleSettings, loss_and_accuracy
 from episode.paper.run_results import RunResults
@@ -10,11 +10,9 @@ from episode.paper.run_results import RunResults
 SMALL_IMAGES = {"width": 4, "batch_size": 4, "train_evaluated": 40}
 TASK = PaperTask(
     "cifar10",
-    {
-        "smoke": ScaleSettings(8, {"task": SMALL_IMAGES}, evaluations=2, shrink=4),
-        "laptop": ScaleSettings(240, {"task": {"scale": "laptop"}}, evaluations=10),
-        "paper": ScaleSettings(14_550, {"task": {"scale": "paper"}}, evaluations=150),
-    },
+    smoke=ScaleSettings(8, evaluations=2, shrink=4, task=SMALL_IMAGES),
+    laptop=ScaleSettings(240, evaluations=10),
+    paper=ScaleSettings(14_550, evaluations=150),
     datasets=("cifar10",),
 )
 SETTINGS = ((8, 50), (8, 70))

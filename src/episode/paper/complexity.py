@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from episode.paper.claims import Claim
-from episode.paper.recipe import Recipe, RecipeContext, RecipeOutput
+from episode.paper.recipe import Claim, Recipe, RecipeContext, RecipeOutput
 from episode.results.figures import Line, Panel
 from episode.results.text_tables import Sheet
 from episode.theory.complexity import Row, Setting, celgc, episode, table
@@ -56,11 +56,11 @@ class Complexity(Recipe):
             shown = [f"{row.rounds:.3g}", "N/A" if largest is None else f"{largest:.3g}"]
             rows.append([row.method, *FORMULAS[row.method], *shown])
         steps = sorted({round(10 ** (k / 10)) for k in range(41)})
-        by_method = zip(*(table(_setting(0.01, steps=i)) for i in steps), strict=True)
+        by_steps = [table(_setting(0.01, steps=i)) for i in steps]
         lines = [
-            Line(rows[0].method, list(map(float, steps)), [row.rounds for row in rows],
-                 COLOURS[rows[0].method])
-            for rows in by_method if rows[0].method in COLOURS
+            Line(method[0].method, list(map(float, steps)), [row.rounds for row in method],
+                 COLOURS[method[0].method])
+            for method in zip(*by_steps, strict=True) if method[0].method in COLOURS
         ]  # fmt: skip
         panel = Panel("ε = 0.01, N = 8, all else 1", "I", "rounds R", lines, log_x=True, log_y=True)
         metrics = {**_table_metrics(), **_theorem_metrics(), **_remark_metrics()}
@@ -75,8 +75,7 @@ def _setting(epsilon: float, clients: int = 8, steps: int = 4, **constants: floa
 
 
 def _largest_steps(row: Row) -> float:
-    assert row.largest_local_steps is not None
-    return row.largest_local_steps
+    return row.largest_local_steps or math.nan
 
 
 TINY = 1e-6

@@ -10,11 +10,9 @@ from episode.paper.snli_ablation import ablation_claims
 
 TASK = PaperTask(
     "digits",
-    {
-        "smoke": ScaleSettings(32, {"task": {"hidden": 16, "time_steps": 8}}, evaluations=4),
-        "laptop": ScaleSettings(480, {}, evaluations=30),
-        "paper": ScaleSettings(480, {}, evaluations=30),
-    },
+    smoke=ScaleSettings(32, evaluations=4, task={"hidden": 16, "time_steps": 8}),
+    laptop=ScaleSettings(480, evaluations=30),
+    paper=ScaleSettings(480, evaluations=30),
     tuned=True,
 )
 SETTINGS = ((8, 0), (8, 10), (8, 30))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from episode.paper.cifar10 import SMALL_IMAGES
-from episode.paper.comparisons import ACCURACY, LESS, LOSS, compare
+from episode.paper.comparison import ACCURACY, LESS, LOSS, compare
 from episode.paper.published import (
     IMAGE_ALGORITHMS,
     IMAGENET,
@@ -17,13 +17,9 @@ from episode.paper.run_results import RunClaim, RunResults
 
 TASK = PaperTask(
     "imagenet",
-    {
-        "smoke": ScaleSettings(
-            8, {"task": {**SMALL_IMAGES, "image_size": 16}}, evaluations=2, shrink=32
-        ),
-        "laptop": ScaleSettings(256, {"task": {"scale": "laptop"}}, evaluations=8, shrink=4),
-        "paper": ScaleSettings(450_360, {"task": {"scale": "paper"}}, evaluations=90),
-    },
+    smoke=ScaleSettings(8, evaluations=2, shrink=32, task={**SMALL_IMAGES, "image_size": 16}),
+    laptop=ScaleSettings(256, evaluations=8, shrink=4),
+    paper=ScaleSettings(450_360, evaluations=90),
     datasets=("imagenet",),
 )
 OTHERS = IMAGE_ALGORITHMS[:-1]

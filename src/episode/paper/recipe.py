@@ -1,21 +1,22 @@
-"""Contract of a recipe: the runs of one table or figure, how they are shown, what is claimed."""
+"""Contract of a recipe: its runs, its tables and figures, and the claims that it judges."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from episode.errors import EpisodeError
-from episode.paper.claims import JudgedClaim
 from episode.paper.smoke_data import WRITERS, made_up_data
 from episode.results.figures import Panel
 from episode.results.text_tables import Sheet
 from episode.runs.config import Experiment
 
 RecipeScale = Literal["smoke", "laptop", "paper"]
+ClaimVerdict = Literal["holds", "does not hold", "not testable at this scale"]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,39 @@ class RecipeContext:
         if self.scale == "smoke" and dataset in WRITERS:
             return str(made_up_data(dataset, self.folder / "made-up-data").resolve())
         return self.data.get(dataset)
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim of the paper, whether it holds here, and the evidence."""
+
+    text: str
+    verdict: ClaimVerdict
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Claim(Generic[R]):
+    """A claim of the paper that results of type `R` decide."""
+
+    text: str
+    holds: Callable[[R], bool]
+    evidence: Callable[[R], str]
+    """Shows the metrics that decide the claim."""
+    bound: str = ""
+    """What is required, where the sentence does not say it exactly."""
+    paper_scale_only: str = ""
+    """Why it cannot be tested at a smaller scale; empty if it can."""
+
+    def judge(self, results: R, obstacle: str = "") -> JudgedClaim:
+        """Decide the claim by these results, unless an obstacle makes it not testable."""
+        evidence = self.evidence(results) + (f"; required: {self.bound}" if self.bound else "")
+        if obstacle:
+            return JudgedClaim(
+                self.text, "not testable at this scale", f"{obstacle}; here: {evidence}"
+            )
+        verdict: ClaimVerdict = "holds" if self.holds(results) else "does not hold"
+        return JudgedClaim(self.text, verdict, evidence)
 
 
 @dataclass(frozen=True)

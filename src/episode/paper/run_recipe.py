@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from episode.errors import EpisodeError
-from episode.paper.claims import JudgedClaim
 from episode.paper.published import NAMES, PARALLEL, Case
-from episode.paper.recipe import Recipe, RecipeContext, RecipeOutput, RecipeScale
+from episode.paper.recipe import JudgedClaim, Recipe, RecipeContext, RecipeOutput, RecipeScale
 from episode.paper.run_results import RunClaim, RunResults
 from episode.results.figures import Line, Panel
-from episode.results.store import read_run
+from episode.results.store import StoredRun, read_run
 from episode.results.text_tables import Sheet
 from episode.runs.config import Experiment
 from episode.runs.config_values import apply_override
 from episode.studies.grid import at_point
 
-ANY_SIMILARITY = "any (paper: 100%)"
-"""The similarity of NaiveParallelClip in tables: its result does not depend on it."""
+LETTERS = (
+    "I (interval) is the number of local steps that a client takes in a round; s is the similarity "
+    "of the clients' data: at 100% all of them have the same mix of labels."
+)
+METRICS = {"train_loss": "training loss", "test_accuracy": "test accuracy"}
 Figures = Mapping[str, list[list[Panel]]]
 """Rows of panels, by file name."""
 LineStyles = Mapping[Case, tuple[str, str | None, str | None]]
@@ -34,11 +37,12 @@ class ScaleSettings:
 
     iterations: int
     """Local steps of a run in all: rounds times I."""
-    config: Mapping[str, Any]
     evaluations: int = 25
     """How often a run is evaluated."""
     shrink: int = 1
     """What the paper's I are divided by, if a run would otherwise have too few rounds."""
+    task: Mapping[str, Any] = field(default_factory=dict)
+    schedule: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,23 +50,31 @@ class PaperTask:
     """A task of the paper, and how its cases are run at each scale."""
 
     name: str
-    scales: Mapping[RecipeScale, ScaleSettings]
+    smoke: ScaleSettings
+    laptop: ScaleSettings
+    paper: ScaleSettings
     datasets: tuple[str, ...] = ()
     """What has to be downloaded; `glove` are word vectors."""
     tuned: bool = False
     """Whether the paper tuned η and γ, instead of giving them in its text."""
 
+    def at(self, scale: RecipeScale) -> ScaleSettings:
+        """The settings at a scale."""
+        return {"smoke": self.smoke, "laptop": self.laptop, "paper": self.paper}[scale]
+
     def experiment(self, context: RecipeContext, case: Case, seed: int) -> Experiment:
         """The run of a case; all cases of a task have the same number of iterations."""
-        scale = self.scales[context.scale]
+        scale = self.at(context.scale)
         steps = max(1, case.local_steps // scale.shrink)
-        values = {section: dict(settings) for section, settings in scale.config.items()}
-        values["task"] = {"name": self.name, **values.get("task", {})}
+        task = {"name": self.name, **scale.task}
         for dataset in self.datasets:
+            if context.scale != "smoke":
+                task["scale"] = context.scale
             if (path := context.data_path(dataset)) is not None:
-                values["task"]["vectors" if dataset == "glove" else "data"] = path
+                task["vectors" if dataset == "glove" else "data"] = path
         every = max(1, scale.iterations // scale.evaluations // steps)
-        values["record"] = {"evaluate_every": every}
+        record = {"evaluate_every": every}
+        values: dict[str, Any] = {"task": task, "schedule": dict(scale.schedule), "record": record}
         point: dict[str, Any] = {
             "algorithm": case.algorithm,
             "task.similarity": float(case.similarity),
@@ -83,24 +95,20 @@ class PaperTask:
 
     def results(self, context: RecipeContext, cases: Sequence[Case]) -> RunResults:
         """Read back the runs of some cases."""
-        runs = {
-            case: [
-                read_run(context.runs / self.experiment(context, case, seed).name)
-                for seed in range(context.seeds)
-            ]
-            for case in cases
-        }
-        task = self.experiment(context, cases[0], 0).task
-        sizes = [len(part) for part in task.deal(0).parts]  # type: ignore[attr-defined]
-        batch: int = task.batch_size  # type: ignore[attr-defined]
-        iterations_per_epoch = max(1.0, sum(sizes) / (len(sizes) * batch))
-        return RunResults(runs, iterations_per_epoch, self.scales[context.scale].shrink)
+        runs: dict[Case, list[StoredRun]] = {case: [] for case in cases}
+        for case, seed in itertools.product(cases, range(context.seeds)):
+            folder = context.runs / self.experiment(context, case, seed).name
+            runs[case].append(read_run(folder))
+        task: Any = self.experiment(context, cases[0], 0).task
+        sizes = [len(part) for part in task.deal(0).parts]
+        iterations_per_epoch = max(1.0, sum(sizes) / (len(sizes) * task.batch_size))
+        return RunResults(runs, iterations_per_epoch, self.at(context.scale).shrink)
 
     def notes(self, context: RecipeContext) -> list[str]:
         """What a reader must know about the runs."""
         if context.scale == "smoke":
             return ["Scale smoke uses made-up data: it shows only that the recipe runs."]
-        iterations = self.scales[context.scale].iterations
+        iterations = self.at(context.scale).iterations
         text = f"{iterations:,} iterations, {context.seeds} seed(s), on the test split."
         if context.seeds > 1:
             text += " Tables are means over seeds; curves and times are those of the first seed."
@@ -153,9 +161,9 @@ class RunRecipe(Recipe):
         return [self.task.experiment(context, c, seed) for c in self.cases for seed in seeds]
 
     def missing(self, context: RecipeContext) -> str:
-        task = self.task.experiment(context, self.cases[0], 0).task
+        task: Any = self.task.experiment(context, self.cases[0], 0).task
         try:
-            task.deal(0)  # type: ignore[attr-defined]
+            task.deal(0)
         except EpisodeError as error:
             paths = " ".join(f"--data {name}=PATH" for name in self.task.datasets)
             return f"{error} Here that is {paths}."
@@ -172,48 +180,43 @@ class RunRecipe(Recipe):
 
     def judge(self, context: RecipeContext, results: RunResults) -> list[JudgedClaim]:
         """Judge the claims that can be tested at this scale."""
-        judged = []
-        for claim in self.claims_at(context.scale):
-            if context.scale == "smoke":
-                judged.append(claim.not_testable(self.smoke_obstacle))
-            elif claim.paper_scale_only and context.scale != "paper":
-                reason = f"{claim.paper_scale_only}; here: {claim.shown(results)}"
-                judged.append(claim.not_testable(reason))
-            else:
-                judged.append(claim.judge(results))
-        return judged
-
-
-LETTERS = (
-    "I (interval) is the number of local steps that a client takes in a round; s is the similarity "
-    "of the clients' data: at 100% all of them have the same mix of labels."
-)
+        claims = self.claims_at(context.scale)
+        if context.scale == "smoke":
+            return [
+                JudgedClaim(c.text, "not testable at this scale", self.smoke_obstacle)
+                for c in claims
+            ]
+        at_paper_scale = context.scale == "paper"
+        return [c.judge(results, "" if at_paper_scale else c.paper_scale_only) for c in claims]
 
 
 def case_columns(results: RunResults, case: Case, any_similarity: bool) -> list[str]:
-    """I, s and the algorithm, as the first columns of a table."""
+    """I, s and the algorithm, as the first columns of a table.
+
+    NaiveParallelClip has one local step, and its result does not depend on the similarity.
+    """
     similarity = f"{case.similarity:g}%"
     if case.algorithm == PARALLEL:
-        return ["1", ANY_SIMILARITY if any_similarity else similarity, NAMES[PARALLEL]]
+        return ["1", "any (paper: 100%)" if any_similarity else similarity, NAMES[PARALLEL]]
     return [results.interval(case.local_steps), similarity, NAMES[case.algorithm]]
 
 
-def curves(
-    results: RunResults, lines: LineStyles, metric: str, axis: str, title: str = ""
-) -> Panel:
-    """A panel with one metric's curves of some cases."""
-    word = {"train_loss": "training loss", "test_accuracy": "test accuracy"}[metric]
-    drawn = []
-    for case, (label, colour, style) in lines.items():
-        x, y = results.curve(case, metric, axis)
-        drawn.append(Line(label, x, y, case.algorithm, colour, style))
-    return Panel(title, axis, word, drawn)
+def panels(results: RunResults, *columns: tuple[LineStyles, str, str]) -> list[list[Panel]]:
+    """Training losses above test accuracies; each column has its own curves, axis and title."""
+
+    def panel(metric: str, lines: LineStyles, axis: str, title: str) -> Panel:
+        drawn = [
+            Line(label, *results.curve(case, metric, axis), case.algorithm, colour, style)
+            for case, (label, colour, style) in lines.items()
+        ]
+        return Panel(title, axis, METRICS[metric], drawn)
+
+    return [[panel(metric, *column) for column in columns] for metric in METRICS]
 
 
 def loss_and_accuracy(
     results: RunResults, cases: Sequence[Case], axis: str, title: str
 ) -> list[Panel]:
-    """Two panels: the training loss and the test accuracy of some algorithms in one setting."""
-    lines: LineStyles = {case: (NAMES[case.algorithm], None, None) for case in cases}
-    metrics = ("train_loss", "test_accuracy")
-    return [curves(results, lines, metric, axis, title) for metric in metrics]
+    """Two panels side by side, in which the cases differ by their algorithm only."""
+    lines = {case: (NAMES[case.algorithm], None, None) for case in cases}
+    return [row[0] for row in panels(results, (lines, axis, title))]

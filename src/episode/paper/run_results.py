@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from episode.paper.claims import Claim
 from episode.paper.published import NAMES, PARALLEL, Case
+from episode.paper.recipe import Claim
 from episode.results.groups import Spread
 from episode.results.store import StoredRun
 
@@ -103,5 +103,3 @@ class RunResults:
 
 
 RunClaim = Claim[RunResults]
-ONE_PROCESS = "in one process an exchange costs next to nothing"
-"""Why running times are judged at the paper's scale only."""

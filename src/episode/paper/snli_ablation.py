@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from episode.paper.comparisons import ACCURACY, compare
+from episode.paper.comparison import ACCURACY, ONE_PROCESS, compare
 from episode.paper.published import CLIPPED, NAMES, SNLI_SETTINGS, UNCLIPPED, Case, pairs
 from episode.paper.run_recipe import Figures, RunRecipe, loss_and_accuracy
-from episode.paper.run_results import ONE_PROCESS, RunClaim, RunResults
+from episode.paper.run_results import RunClaim, RunResults
 from episode.paper.snli import PARALLEL_CASE, PUBLISHED, TASK
 
 OTHER_CASES = tuple(PUBLISHED)[1:]

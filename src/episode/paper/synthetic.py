@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from episode.core.schedule import Schedule
 from episode.engines.batched import Batched
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import ServerState
-from episode.paper.claims import Claim
-from episode.paper.recipe import Recipe, RecipeContext, RecipeOutput
+from episode.paper.recipe import Claim, Recipe, RecipeContext, RecipeOutput
 from episode.results.figures import Line, Panel
 from episode.results.text_tables import Sheet
 from episode.tasks.synthetic import Quartics, minimum
 
+CHOSEN = (1, 0)
+"""Position of η = 0.01 and γ/η = 5 in the grid, as in the authors' scripts."""
 CLOSE = 0.01
 """How far above its minimum f may end to count as converged."""
 
@@ -88,27 +90,22 @@ class SyntheticResults:
 
     grid: SyntheticGrid
     paths: Mapping[str, SyntheticPaths]
-    chosen: tuple[int, int] = (1, 0)
-    """Position of η = 0.01 and γ/η = 5 in the grid, as in the authors' scripts."""
 
-    def gap(self, name: str, h: int, at: tuple[int, int] | None = None) -> float:
-        """How far above its minimum f ends, as a mean over seeds."""
-        value = self.paths[name].value[(-1, *(at or self.chosen), h)]
-        return value.mean().item() - minimum(self.grid.heterogeneity[h])[1]
+    def gap(self, name: str) -> Tensor:
+        """f - min f as a mean over seeds: `[rounds + 1, etas, thresholds, H]`."""
+        value = self.paths[name].value.mean(-1)
+        return value - value.new_tensor([minimum(H)[1] for H in self.grid.heterogeneity])
 
-    def gaps(self, name: str) -> list[float]:
-        """`gap` for every H."""
-        return [self.gap(name, h) for h in range(len(self.grid.heterogeneity))]
+    def final_gaps(self, name: str) -> list[float]:
+        """f - min f at the end, for every H."""
+        return list(self.gap(name)[(-1, *CHOSEN)].tolist())
 
     def rounds_to_half(self, name: str) -> list[float]:
         """Rounds until half of f - min f is left, for every H; infinite if never."""
-        found = []
-        for h, H in enumerate(self.grid.heterogeneity):
-            gap = self.paths[name].value[:, self.chosen[0], self.chosen[1], h].mean(-1)
-            gap = gap - minimum(H)[1]
-            reached = (gap <= gap[0] / 2).nonzero()
-            found.append(float(reached[0]) if len(reached) else math.inf)
-        return found
+        gaps = self.gap(name)[(slice(None), *CHOSEN)]
+        reached = gaps <= gaps[0] / 2
+        rounds = reached.int().argmax(0).double()  # of the first True
+        return list(rounds.where(reached.any(0), torch.inf).tolist())
 
 
 def _rounds_text(r: SyntheticResults, name: str) -> str:
@@ -117,7 +114,7 @@ def _rounds_text(r: SyntheticResults, name: str) -> str:
 
 
 def _gaps_text(r: SyntheticResults, name: str) -> str:
-    gaps = ", ".join(f"{gap:.3g}" for gap in r.gaps(name))
+    gaps = ", ".join(f"{gap:.3g}" for gap in r.final_gaps(name))
     return f"f - min f at the end, for H = 1, 2, 4, 8: {gaps}"
 
 
@@ -133,10 +130,10 @@ CLAIMS: tuple[Claim[SyntheticResults], ...] = (
           lambda r: max(r.rounds_to_half("episode")) <= 2 * min(r.rounds_to_half("episode")),
           lambda r: _rounds_text(r, "episode"), "the slowest at most twice the fastest"),
     Claim("EPISODE converges to the minimum",
-          lambda r: max(r.gaps("episode")) <= CLOSE,
+          lambda r: max(r.final_gaps("episode")) <= CLOSE,
           lambda r: _gaps_text(r, "episode"), f"at most {CLOSE}"),
     Claim("CELGC does not converge to the minimum if H is large",
-          lambda r: max(r.gaps("celgc")[2:]) > CLOSE,
+          lambda r: max(r.final_gaps("celgc")[2:]) > CLOSE,
           lambda r: _gaps_text(r, "celgc"), f"more than {CLOSE} for H = 4 or 8"),
 )  # fmt: skip
 
@@ -167,41 +164,38 @@ class Synthetic(Recipe):
 def _panels(r: SyntheticResults) -> list[list[Panel]]:
     """For each H: f over rounds, and where x ends on the curve of f, one point for each seed."""
     panels = []
-    eta, threshold = r.chosen
+    rounds = list(range(r.grid.rounds + 1))
     line = [k / 50 for k in range(-25, 181)]
     for h, H in enumerate(r.grid.heterogeneity):
-        losses, ends = [], []
-        for name, path in r.paths.items():
-            value, x = path.value[:, eta, threshold, h], path.x[-1, eta, threshold, h]
-            rounds = list(range(r.grid.rounds + 1))
-            losses.append(Line(name.upper(), rounds, value.mean(-1).tolist(), name))
-            end = Line(name.upper(), x.tolist(), value[-1].tolist(), name, style="", marker="o")
-            ends.append(end)
         curve = [x**4 - 3 * x**3 - H / 2 * x**2 + x for x in line]
-        f = Line("f", line, curve, colour="#999999")
+        losses, ends = [], [Line("f", line, curve, colour="#999999")]
+        for name, path in r.paths.items():
+            value, x = (tensor[(slice(None), *CHOSEN, h)] for tensor in (path.value, path.x))
+            losses.append(Line(name.upper(), rounds, value.mean(-1).tolist(), name))
+            last = (x[-1].tolist(), value[-1].tolist())
+            ends.append(Line(name.upper(), *last, name, style="", marker="o"))
         panels.append(Panel(f"H = {H:g}", "rounds", "f", losses))
-        panels.append(Panel(f"H = {H:g}", "x", "f", [f, *ends]))
+        panels.append(Panel(f"H = {H:g}", "x", "f", ends))
     return [panels[:4], panels[4:]]
 
 
 def _table(r: SyntheticResults) -> Sheet:
     rows = []
     for h, H in enumerate(r.grid.heterogeneity):
-        ends = [[path.x[(-1, *r.chosen, h)], path.value[(-1, *r.chosen, h)]]
-                for path in r.paths.values()]  # fmt: skip
-        pairs = [minimum(H), *((x.mean().item(), f.mean().item()) for x, f in ends)]
-        rows.append([f"{H:g}", *(f"{x:.3f}, {f:.3f}" for x, f in pairs)])
+        ends = [(path.x, path.value) for path in r.paths.values()]
+        means = [[tensor[(-1, *CHOSEN, h)].mean().item() for tensor in end] for end in ends]
+        rows.append([f"{H:g}", *(f"{x:.3f}, {f:.3f}" for x, f in (minimum(H), *means))])
     return Sheet("", ["H", "minimum: x, f", "CELGC: x, f", "EPISODE: x, f"], rows)
 
 
 def _grid_table(r: SyntheticResults) -> Sheet:
     """How far above the minimum f ends, for every pair of η and γ/η."""
     columns = ["η", "γ/η", "H", *(f"{name.upper()}: f - min f" for name in r.paths)]
-    rows = []
-    for e, eta in enumerate(r.grid.etas):
-        for t, threshold in enumerate(r.grid.thresholds):
-            for h, H in enumerate(r.grid.heterogeneity):
-                gaps = [r.gap(name, h, (e, t)) for name in r.paths]
-                shown = [f"{gap:.3g}" if math.isfinite(gap) else "diverged" for gap in gaps]
-                rows.append([f"{eta:g}", f"{threshold:g}", f"{H:g}", *shown])
+    settings = itertools.product(r.grid.etas, r.grid.thresholds, r.grid.heterogeneity)
+    gaps = zip(*(r.gap(name)[-1].flatten().tolist() for name in r.paths), strict=True)
+    rows = [
+        [*(f"{value:g}" for value in setting),
+         *(f"{gap:.3g}" if math.isfinite(gap) else "diverged" for gap in both)]
+        for setting, both in zip(settings, gaps, strict=True)
+    ]  # fmt: skip
     return Sheet("", columns, rows, left=3)

@@ -11,7 +11,7 @@ from episode.errors import EpisodeError
 from episode.paper.published import Case
 from episode.paper.recipe import Recipe, RecipeContext, TunedSchedules
 from episode.paper.run_recipe import PaperTask, RunRecipe
-from episode.runs.config import Experiment, read_experiment
+from episode.runs.config import read_experiment
 from episode.studies.search_space import PAPER_LOCAL_STEPS, PAPER_SIMILARITY, parse_space
 from episode.studies.study import Study
 from episode.studies.sweep import Stop, Watch
@@ -66,7 +66,12 @@ def with_studies(
                 f"The study {folder} is of the task {first.task_name}, which none of the recipes "
                 f"runs: they run {', '.join(names) or 'none'}."
             )
-        _check_scale(folder, first, context)
+        scale = first.to_dict()["task"].get("scale", context.scale)
+        if context.scale not in ("smoke", scale):
+            raise EpisodeError(
+                f"The study {folder} was made at scale {scale}, not {context.scale}: tune at the "
+                f"same scale (--set task.scale={context.scale})."
+            )
         pairs = {name: (e.schedule.eta, e.schedule.gamma) for name, e in found.items()}
         tuned[first.task_name] = TunedSchedules(folder, pairs)
     return replace(context, tuned=tuned)
@@ -83,15 +88,6 @@ def _best(folder: Path) -> dict[str, Path]:
             "with at least one trial that finished."
         )
     return found
-
-
-def _check_scale(folder: Path, best: Experiment, context: RecipeContext) -> None:
-    scale = best.to_dict()["task"].get("scale", context.scale)
-    if context.scale not in ("smoke", scale):
-        raise EpisodeError(
-            f"The study {folder} was made at scale {scale}, not {context.scale}: tune at the same "
-            f"scale (--set task.scale={context.scale})."
-        )
 
 
 def _tasks(recipes: Sequence[Recipe]) -> list[PaperTask]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from episode.paper.published import Case
-from episode.paper.run_results import ONE_PROCESS, RunClaim, RunResults
+from episode.paper.run_results import RunClaim, RunResults
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class Relation:
     bound: str = ""
 
 
+ONE_PROCESS = "in one process an exchange costs next to nothing"
+"""Why running times are judged at the paper's scale only."""
 MORE = Relation(operator.gt)
 LESS = Relation(operator.lt)
 NEARLY = Relation(lambda ours, other: ours >= other - 1.5, "within 1.5 points")
@@ -66,4 +68,30 @@ def compare(
 
     return RunClaim(
         text, lambda r: not failing(r), evidence, relation.bound, metric.paper_scale_only
+    )
+
+
+def ahead(text: str, pairs: Sequence[tuple[Case, Case]]) -> RunClaim:
+    """The claim that the first case of every pair is ahead of the second when it ends.
+
+    It must have a lower training loss and a higher test accuracy than the second in the same time.
+    """
+
+    def is_ahead(r: RunResults, ours: Case, other: Case) -> bool:
+        (loss, accuracy), (other_loss, other_accuracy) = (
+            r.best_within(case, r.minutes(ours)) for case in (ours, other)
+        )
+        return loss < other_loss and accuracy > other_accuracy
+
+    def reached(r: RunResults, ours: Case, other: Case) -> str:
+        limit = r.minutes(ours)
+        show = "loss {:.3f} and accuracy {:.3f}".format
+        listed = r.listed((ours, other), lambda case: show(*r.best_within(case, limit)))
+        return f"{listed} in {limit:.1f} min"
+
+    return RunClaim(
+        text,
+        lambda r: all(is_ahead(r, *pair) for pair in pairs),
+        lambda r: "; ".join(reached(r, *pair) for pair in pairs),
+        paper_scale_only=ONE_PROCESS,
     )
