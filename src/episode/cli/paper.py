@@ -84,7 +84,7 @@ def reproduce(
     chosen = list(RECIPES.values()) if everything else [recipe(n) for n in recipes or []]
     if not chosen:
         for entry in RECIPES.values():
-            out.print(f"{entry.name:<20} {entry.title} ({entry.place})", markup=False)
+            out.print(f"{entry.name:<20} {entry.title} [{entry.place}]", markup=False)
         return
     folder = folder or Path(f"runs/reproduce-{scale.value}")
     files = dict(map(_dataset_and_path, data or []))
@@ -162,7 +162,7 @@ def _print_made(folder: Path, made: Sequence[MadeRecipe], as_json: bool) -> None
         out.print(f"[bold]{m.recipe.title}[/bold]")
         for claim in m.claims:
             out.print(f"  {marks.get(claim.verdict, claim.verdict)}:", end=" ")
-            out.print(f"{claim.text} ({claim.evidence})", markup=False)
+            out.print(f"{claim.text}\n    {claim.evidence}", markup=False)
         if m.missing:
             err.print(f"  Not made: {m.missing}", markup=False)
     if not all(m.missing for m in made):

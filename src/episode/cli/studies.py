@@ -66,7 +66,7 @@ def tune(
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(help="What to compare.", show_default="validation accuracy, or value of f"),
+        typer.Option(help="Metric to compare.", show_default="validation accuracy, or value of f"),
     ] = None,
     folder: Annotated[Path, typer.Option(help="Where the study is kept.")] = Path("runs/tune"),
     seed: Annotated[int, typer.Option(help="Random seed of the sampler.")] = 0,

@@ -52,7 +52,7 @@ class ImageNet(RunRecipe):
 
     name = "imagenet"
     title = "ImageNet: table and training curves"
-    place = "Figure 2 (table and curves) and Figure 5, appendix E.5"
+    place = "Figures 2 (table and curves) and 5, appendix E.5"
     task = TASK
     cases = tuple(IMAGENET)
     published = IMAGENET

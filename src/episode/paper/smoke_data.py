@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -98,10 +97,7 @@ def _imagenet(folder: Path) -> None:
                 Image.fromarray(pixels).save(place / f"{i}.JPEG")
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "glove": _glove,
-    "snli": _snli,
-    "sentiment140": _sentiment140,
-    "cifar10": _cifar10,
+WRITERS = {
+    "glove": _glove, "snli": _snli, "sentiment140": _sentiment140, "cifar10": _cifar10,
     "imagenet": _imagenet,
-}
+}  # fmt: skip
