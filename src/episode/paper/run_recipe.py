@@ -104,21 +104,6 @@ class PaperTask:
         iterations_per_epoch = max(1.0, sum(sizes) / (len(sizes) * task.batch_size))
         return RunResults(runs, iterations_per_epoch, self.at(context.scale).shrink)
 
-    def notes(self, context: RecipeContext) -> list[str]:
-        """What a reader must know about the runs."""
-        if context.scale == "smoke":
-            return ["Scale smoke uses made-up data: it shows only that the recipe runs."]
-        iterations = self.at(context.scale).iterations
-        text = f"{iterations:,} iterations, {context.seeds} seed(s), on the test split."
-        if context.seeds > 1:
-            text += " Tables are means over seeds; curves and times are those of the first seed."
-        if (tuned := context.tuned.get(self.name)) is not None:
-            text += f" The study in {tuned.study} chose η and γ on the validation split."
-        if context.scale == "laptop":
-            text += " The model is smaller and training shorter than in the paper: compare the "
-            text += "order of algorithms, not their values."
-        return [text]
-
 
 class RunRecipe(Recipe):
     """A recipe that shows the metrics of runs: one run for each of its cases and seeds."""
@@ -154,7 +139,18 @@ class RunRecipe(Recipe):
 
     def notes(self, context: RecipeContext) -> list[str]:
         """What a reader must know about these numbers."""
-        return [*self.task.notes(context), LETTERS]
+        if context.scale == "smoke":
+            return ["Scale smoke uses made-up data: it shows only that the recipe runs.", LETTERS]
+        iterations = self.task.at(context.scale).iterations
+        text = f"{iterations:,} iterations, {context.seeds} seed(s), on the test split."
+        if context.seeds > 1:
+            text += " Tables are means over seeds; curves and times are those of the first seed."
+        if (tuned := context.tuned.get(self.task.name)) is not None:
+            text += f" The study in {tuned.study} chose η and γ on the validation split."
+        if context.scale == "laptop":
+            text += " Models are smaller and training is shorter than in the paper: compare the "
+            text += "order of algorithms, not their values."
+        return [text, LETTERS]
 
     def experiments(self, context: RecipeContext) -> list[Experiment]:
         seeds = range(context.seeds)

@@ -1,4 +1,4 @@
-"""Metrics of the runs behind a table or figure, and claims that compare them."""
+"""Metrics of the runs behind a table or figure, and how evidence lists them."""
 
 from __future__ import annotations
 
