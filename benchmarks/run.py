@@ -28,7 +28,7 @@ from episode.engines.allocator import keep_freed_memory
 from episode.engines.simulation import Simulation
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import ServerState
-from episode.paper.synthetic_runs import synthetic
+from episode.paper.synthetic import synthetic_paths
 from episode.runs.folder import environment
 from episode.tasks.neural import NeuralTask
 from workloads import BIRNN, LSTM, MLP, Workload, loss
@@ -264,7 +264,7 @@ def synthetic_figure() -> Iterator[Figure]:
     for _ in range(5):
         started = time.perf_counter()
         for algorithm in ("celgc", "episode"):
-            synthetic(algorithm)
+            synthetic_paths(algorithm)
         seconds.append(time.perf_counter() - started)
     yield figure("seconds: synthetic figure, 720 runs x 500 rounds", seconds, at_most=2.0)
 

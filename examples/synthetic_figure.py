@@ -1,4 +1,4 @@
-"""Run the paper's synthetic experiment: 9 settings x 4 H x 2 algorithms x 10 seeds at once.
+"""The paper's synthetic experiment, whole: 9 settings x 4 H x 2 algorithms x 10 seeds at once.
 
 python examples/synthetic_figure.py
 Prints where each algorithm ends at the published setting, and draws runs/synthetic.png.
@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib as mpl
 import torch
 
-from episode.paper.synthetic_runs import SyntheticGrid, synthetic
+from episode.paper.synthetic import SyntheticGrid, synthetic_paths
 from episode.results.figures import STYLES
 from episode.tasks.synthetic import minimum
 
@@ -17,7 +17,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 grid = SyntheticGrid()
-paths = {name: synthetic(name, grid) for name in ("celgc", "episode")}
+paths = {name: synthetic_paths(name, grid) for name in ("celgc", "episode")}
 
 figure, axes = plt.subplots(1, 4, figsize=(15, 3.6), layout="constrained")
 print(f"{'H':>2}  {'algorithm':<8} {'ends at x':>10} {'f(x)':>10} {'min f':>10}")
@@ -37,4 +37,4 @@ axes[0].legend(frameon=False)
 output = Path("runs/synthetic.png")
 output.parent.mkdir(exist_ok=True)
 figure.savefig(output, dpi=130)
-print(f"Figure: {output}")
+print(f"Drawn: {output}")

@@ -51,7 +51,7 @@ def test_tune_ends_with_a_config_that_runs(tmp_path: Path) -> None:
         assert not (tmp_path / "w").exists()
     lost = "--set", "algorithm=fedavg", "--search", "schedule.eta=1e6", "--set", "task=synthetic"
     done = episode("tune", *lost, *rounds, "--folder", "lost", cwd=tmp_path, code=1)
-    assert "search elsewhere" in done.stdout
+    assert "widen the search space" in done.stdout
     other = episode("tune", *search, "--folder", "t", cwd=tmp_path, code=2)
     assert "is another one (they differ in config.budget.rounds)" in other.stderr
 

@@ -29,5 +29,5 @@ def test_tuning_is_left_to_processes_of_their_own(tmp_path: Path) -> None:
     command = ["-m", "episode", "reproduce", "digits", "--tune", "--folder", str(tmp_path / "out")]
     ended = ranks(2, command, timeout=120)
     assert [e.code for e in ended] == [2, 2]
-    assert "--tune is not spread by torchrun" in ended[0].output
+    assert "torchrun cannot spread --tune" in ended[0].output
     assert "Traceback" not in ended[0].output + ended[1].output

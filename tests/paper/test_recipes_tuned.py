@@ -12,13 +12,15 @@ import pytest
 from episode.engines.simulation import Simulation
 from episode.errors import EpisodeError
 from episode.flower.simulation import FlowerSimulation
-from episode.paper import RECIPES, Kitchen, tuning
-from episode.paper.others import CIFAR10, DIGITS
+from episode.paper import RECIPES, RecipeContext, tuning
+from episode.paper.cifar10 import TASK as CIFAR10
+from episode.paper.digits import TASK as DIGITS
+from episode.paper.published import Case
 from episode.paper.snli import TASK as SNLI
 from episode.paper.tuning import study_of, tune_first, with_studies
 from episode.runs.config import identity_of, read_experiment, to_toml
 from episode.studies.search_space import PAPER, THRESHOLD
-from episode.studies.sweep import Orders, sweep
+from episode.studies.sweep import SweepOptions, sweep
 
 
 def leave_study(folder: Path, *settings: str) -> Path:
@@ -30,14 +32,14 @@ def leave_study(folder: Path, *settings: str) -> Path:
 
 
 def test_a_recipe_tunes_as_the_paper_did(tmp_path: Path) -> None:
-    study = study_of(SNLI, Kitchen("paper", tmp_path))
+    study = study_of(SNLI, RecipeContext("paper", tmp_path))
     base = study.base()
     assert study.space == PAPER
     assert (base.algorithm.name, base.budget.local_steps) == ("celgc", 4)
     assert base.task.similarity == 50  # type: ignore[attr-defined]
     assert base.task.evaluate_on == "validation"  # type: ignore[attr-defined]
     assert base.budget.rounds * 4 >= 26_825
-    assert CIFAR10.tuned_at is None, "the paper gives its η and γ"
+    assert not CIFAR10.tuned, "the paper gives its η and γ"
 
 
 def test_tuned_first_every_run_has_the_winners_settings(
@@ -45,15 +47,15 @@ def test_tuned_first_every_run_has_the_winners_settings(
 ) -> None:
     few: dict[str, Any] = {"schedule.gamma": [0.01, 0.1], THRESHOLD: [0.1]}
     monkeypatch.setattr(tuning, "parse_space", lambda given, task: few)
-    kitchen = Kitchen("smoke", tmp_path, overrides=["record.evaluate_every=0"])
+    context = RecipeContext("smoke", tmp_path, overrides=["record.evaluate_every=0"])
     trials: list[str] = []
     recipes = [RECIPES["digits"], RECIPES["synthetic"]]
-    tuned = tune_first(kitchen, recipes, lambda name, e: trials.append(name))
+    tuned = tune_first(context, recipes, lambda name, e: trials.append(name))
     assert len(trials) == 2
     best = read_experiment(tmp_path / "studies" / "digits" / "best.toml").schedule
     for e in RECIPES["digits"].experiments(tuned):
         assert (e.schedule.eta, e.schedule.gamma) == (best.eta, best.gamma)
-    tune_first(kitchen, recipes, lambda name, e: trials.append(name))
+    tune_first(context, recipes, lambda name, e: trials.append(name))
     assert len(trials) == 2, "a study that has ended is not played again"
     given = replace(tuned, overrides=["schedule.eta=0.7"])
     assert {e.schedule.eta for e in RECIPES["digits"].experiments(given)} == {0.7}
@@ -62,23 +64,25 @@ def test_tuned_first_every_run_has_the_winners_settings(
 def test_a_study_per_algorithm_gives_each_its_own(tmp_path: Path) -> None:
     for name, eta in (("celgc", 0.3), ("episode", 0.5)):
         leave_study(tmp_path / "study" / name, f"schedule.eta={eta}", f"algorithm={name}")
-    kitchen = with_studies(Kitchen("laptop", tmp_path), [RECIPES["digits"]], [tmp_path / "study"])
-    assert DIGITS.cell(kitchen, ("celgc", 8, 0), 0).schedule.eta == 0.3
-    assert DIGITS.cell(kitchen, ("episode", 8, 0), 0).schedule.eta == 0.5
+    context = with_studies(
+        RecipeContext("laptop", tmp_path), [RECIPES["digits"]], [tmp_path / "study"]
+    )
+    assert DIGITS.experiment(context, Case("celgc", 8, 0), 0).schedule.eta == 0.3
+    assert DIGITS.experiment(context, Case("episode", 8, 0), 0).schedule.eta == 0.5
     with pytest.raises(EpisodeError, match="tuned celgc, episode, but not naive_parallel_clip"):
-        RECIPES["digits"].experiments(kitchen)
+        RECIPES["digits"].experiments(context)
 
 
 def test_studies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    kitchen, digits = Kitchen("laptop", tmp_path), [RECIPES["digits"]]
+    context, digits = RecipeContext("laptop", tmp_path), [RECIPES["digits"]]
     with pytest.raises(EpisodeError, match=r"has no best\.toml: give the folder of a study"):
-        with_studies(kitchen, digits, [tmp_path])
+        with_studies(context, digits, [tmp_path])
     synthetic = leave_study(tmp_path / "a", "task=synthetic")
     with pytest.raises(EpisodeError, match="of the task synthetic, which none of the recipes"):
-        with_studies(kitchen, digits, [synthetic])
+        with_studies(context, digits, [synthetic])
     paper = leave_study(tmp_path / "b", "task=snli", "task.scale=paper")
     with pytest.raises(EpisodeError, match="made at scale paper, not laptop"):
-        with_studies(kitchen, [RECIPES["snli"]], [paper])
+        with_studies(context, [RECIPES["snli"]], [paper])
 
 
 def test_a_sweep_on_flower_runs_there_one_after_the_other(
@@ -96,6 +100,6 @@ def test_a_sweep_on_flower_runs_there_one_after_the_other(
     experiments = [
         read_experiment(None, ["task=synthetic", "engine.name=flower", f"seed={s}"]) for s in (0, 1)
     ]
-    outcomes = sweep(experiments, Orders(tmp_path))
+    outcomes = sweep(experiments, SweepOptions(tmp_path))
     assert played == [e.id for e in experiments]
     assert [o.status for o in outcomes] == ["finished", "finished"]

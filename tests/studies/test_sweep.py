@@ -16,20 +16,20 @@ from killing import kill_when
 from episode.errors import EpisodeError
 from episode.runs.config import read_experiment
 from episode.studies.grid import parse_axis, read_grid
-from episode.studies.sweep import Orders, Outcome, Silent, sweep
+from episode.studies.sweep import NoProgress, RunOutcome, SweepOptions, sweep
 
 TINY = ["task=synthetic", "budget.rounds=3", "record.evaluate_every=1"]
 
 
-class Listener(Silent):
+class Listener(NoProgress):
     def __init__(self) -> None:
         self.begun: list[str] = []
-        self.ended: list[Outcome] = []
+        self.ended: list[RunOutcome] = []
 
     def begin(self, name: str, experiment: object) -> None:
         self.begun.append(name)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: RunOutcome) -> None:
         self.ended.append(outcome)
 
 
@@ -65,7 +65,10 @@ def test_the_product_keeps_the_configs_other_settings(tmp_path: Path) -> None:
         (["budget.local_step=1,2"], "did you mean 'budget.local_steps'"),
         (["algorithm=celgc", "algorithm=fedavg"], "--over algorithm is given twice"),
         (["seed=4..0"], r"the range is empty, write 0\.\.4"),
-        (["task=digits,synthetic"], r"different tasks \(digits, synthetic\) has no table"),
+        (
+            ["task=digits,synthetic"],
+            r"cannot compare a sweep over different tasks \(digits, synthetic\)",
+        ),
     ],
 )
 def test_mistakes_are_sentences_before_any_run(over: list[str], message: str) -> None:
@@ -91,10 +94,10 @@ def test_a_table_may_hold_a_range_and_is_for_sweeps_alone(tmp_path: Path) -> Non
 
 def test_ended_runs_are_skipped_and_diverged_ones_are_results(tmp_path: Path) -> None:
     experiments, _ = read_grid(None, [*TINY, "schedule.eta=1e6"], ["algorithm=fedavg,celgc"])
-    first = sweep(experiments, Orders(tmp_path, jobs=1))
+    first = sweep(experiments, SweepOptions(tmp_path, jobs=1))
     assert [o.status for o in first] == ["diverged", "finished"]
     listener = Listener()
-    again = sweep(experiments, Orders(tmp_path, jobs=1), listener)
+    again = sweep(experiments, SweepOptions(tmp_path, jobs=1), listener)
     assert listener.begun == []
     assert [(o.name, o.status) for o in again] == [(o.name, o.status) for o in first]
     assert all(o.skipped for o in listener.ended)
@@ -114,7 +117,7 @@ def test_a_run_that_breaks_does_not_end_the_sweep(
         return real(experiment, *rest)
 
     monkeypatch.setattr(module, "play", play)
-    outcomes = sweep(experiments, Orders(tmp_path, jobs=1))
+    outcomes = sweep(experiments, SweepOptions(tmp_path, jobs=1))
     assert [o.status for o in outcomes] == ["finished", "failed", "finished"]
     assert "out of memory" in outcomes[1].reason
 
@@ -122,13 +125,13 @@ def test_a_run_that_breaks_does_not_end_the_sweep(
 def test_a_second_sweep_in_the_folder_is_refused(tmp_path: Path) -> None:
     experiments, axes = read_grid(None, TINY, ["seed=0"])
 
-    class Nested(Silent):
+    class Nested(NoProgress):
         def begin(self, name: str, experiment: object) -> None:
-            with pytest.raises(EpisodeError, match="Another sweep is at work"):
-                sweep(experiments, Orders(tmp_path, jobs=1, axes={"seed": [7, 8]}))
+            with pytest.raises(EpisodeError, match="Another sweep is running"):
+                sweep(experiments, SweepOptions(tmp_path, jobs=1, axes={"seed": [7, 8]}))
 
-    orders = Orders(tmp_path, jobs=1, axes=axes)
-    assert sweep(experiments, orders, Nested())[0].status == "finished"
+    options = SweepOptions(tmp_path, jobs=1, axes=axes)
+    assert sweep(experiments, options, Nested())[0].status == "finished"
     assert json.loads((tmp_path / "sweep.json").read_text())["axes"] == {"seed": [0]}
 
 

@@ -28,7 +28,7 @@ from episode.studies.search_space import (
 )  # fmt: skip
 from episode.studies.study import Study, open_study, sampler_of, suggest
 from episode.studies.sweep import write_plan
-from episode.studies.tune import Trial, Tuner
+from episode.studies.tune import StudyRunner, Trial
 
 VALUES: dict[str, Any] = {"task": {"name": "synthetic"}, "budget": {"rounds": 4, "local_steps": 2}}
 
@@ -84,7 +84,7 @@ def test_a_grid_plays_every_point_once_and_finds_the_best(tmp_path: Path) -> Non
     space = parse_space(["schedule.eta=0.1,0.01", "threshold=5,10"], "synthetic")
     study = Study(tmp_path, VALUES, space)
     played: list[str] = []
-    trials = Tuner(study, watch=lambda name, e: played.append(e.id)).run()
+    trials = StudyRunner(study, watch=lambda name, e: played.append(e.id)).run()
     assert len(set(played)) == len(played) == 4
     known = [t.value for t in trials if t.value is not None]
     assert known == sorted(known)
@@ -97,7 +97,7 @@ def test_a_grid_plays_every_point_once_and_finds_the_best(tmp_path: Path) -> Non
     best = read_experiment(tmp_path / "best.toml")
     assert best.schedule == trials[0].experiment.schedule
     again: list[str] = []
-    assert [t.point for t in Tuner(study, watch=lambda n, e: again.append(e.id)).run()] == [
+    assert [t.point for t in StudyRunner(study, watch=lambda n, e: again.append(e.id)).run()] == [
         t.point for t in trials
     ]
     assert again == []
@@ -105,10 +105,10 @@ def test_a_grid_plays_every_point_once_and_finds_the_best(tmp_path: Path) -> Non
 
 def test_a_study_of_another_space_is_refused(tmp_path: Path) -> None:
     study = Study(tmp_path, VALUES, parse_space(["schedule.eta=0.01"], "synthetic"))
-    Tuner(study).run()
+    StudyRunner(study).run()
     other = replace(study, space=parse_space(["schedule.eta=0.01,0.1"], "synthetic"))
     with pytest.raises(EpisodeError, match=r"another one \(they differ in space\.schedule\.eta\)"):
-        Tuner(other).run()
+        StudyRunner(other).run()
 
 
 @pytest.mark.parametrize(
@@ -116,37 +116,41 @@ def test_a_study_of_another_space_is_refused(tmp_path: Path) -> None:
     [
         (["schedule.eta=0.01..1"], {}, "A grid needs lists"),
         (["schedule.etta=1,2"], {}, "did you mean 'schedule.eta'"),
-        (["schedule.eta=0.01"], {"metric": "accuracy"}, "There is no figure 'accuracy'"),
+        (["schedule.eta=0.01"], {"metric": "accuracy"}, "There is no metric 'accuracy'"),
         (["threshold=0,1"], {}, "γ/η must be a number above 0"),
         (["threshold=0..1"], {"sampler": "tpe"}, "γ/η must be a number above 0"),
         (["threshold=a,b"], {}, "γ/η must be a number above 0"),
-        (["schedule.eta=1", "schedule.gamma=1", "threshold=5"], {}, "two of them give the third"),
+        (
+            ["schedule.eta=1", "schedule.gamma=1", "threshold=5"],
+            {},
+            "two of them determine the third",
+        ),
     ],
 )
 def test_mistakes_are_sentences(
     tmp_path: Path, space: list[str], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(EpisodeError, match=message):
-        Tuner(Study(tmp_path, VALUES, parse_space(space, "synthetic"), **options)).run()
+        StudyRunner(Study(tmp_path, VALUES, parse_space(space, "synthetic"), **options)).run()
 
 
 def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
     study = Study(tmp_path / "t", VALUES, parse_space(["schedule.eta=0.01"], "synthetic"))
     with pytest.raises(EpisodeError, match="choose --metric from gap, gradient_norm, value"):
-        Tuner(replace(study, metric="loss")).run()
+        StudyRunner(replace(study, metric="loss")).run()
     assert not study.folder.exists()
-    assert Tuner(replace(study, metric="gap")).run()[0].status == "complete"
+    assert StudyRunner(replace(study, metric="gap")).run()[0].status == "complete"
 
 
 def test_a_study_keeps_out_of_what_is_something_else(tmp_path: Path) -> None:
     study = Study(tmp_path / "study", VALUES, parse_space(["schedule.eta=0.01"], "synthetic"))
-    Tuner(study).run()
+    StudyRunner(study).run()
     (run,) = study.folder.glob("runs/*")
     write_plan(tmp_path / "sweep", {}, [])
     for place in (study.folder / "celgc", tmp_path, run, tmp_path / "sweep"):
         before = set(tmp_path.rglob("*"))
         with pytest.raises(EpisodeError, match="holds a run, a sweep or a study"):
-            Tuner(replace(study, folder=place)).run()
+            StudyRunner(replace(study, folder=place)).run()
         assert set(tmp_path.rglob("*")) == before
 
 
@@ -162,25 +166,25 @@ def test_it_tells_of_trials_that_others_are_still_at_work_on(tmp_path: Path) -> 
             held.append((tmp_path / "locks" / f"trial-{trial.number}").open("w"))
             fcntl.flock(held[0], fcntl.LOCK_EX)
 
-    tuner = Tuner(study, watch=another_process)
-    assert len(tuner.run()) == 1
-    assert tuner.elsewhere == 1
+    runner = StudyRunner(study, watch=another_process)
+    assert len(runner.run()) == 1
+    assert runner.running_elsewhere == 1
     held[0].close()
-    assert len(tuner.run()) == 2
-    assert tuner.elsewhere == 0
+    assert len(runner.run()) == 2
+    assert runner.running_elsewhere == 0
 
 
 def test_a_trial_left_behind_is_taken_up_where_it_was(tmp_path: Path) -> None:
     """Stopped in the middle of a trial, a TPE study ends as if it had not been."""
     space = parse_space(["schedule.eta=0.001..0.1", "threshold=1..20"], "synthetic")
     whole = Study(tmp_path / "whole", VALUES, space, "tpe", "none", trials=6)
-    expected = [(t.number, t.point, t.value) for t in Tuner(whole).run()]
+    expected = [(t.number, t.point, t.value) for t in StudyRunner(whole).run()]
     stopped = replace(whole, folder=tmp_path / "stopped")
     for rounds in (1, 6, 11):  # of 4 each
         count = iter(range(100))
         with pytest.raises(KeyboardInterrupt):
-            Tuner(stopped, stop=lambda count=count, r=rounds: next(count) >= r).run()
-    assert [(t.number, t.point, t.value) for t in Tuner(stopped).run()] == expected
+            StudyRunner(stopped, stop=lambda count=count, r=rounds: next(count) >= r).run()
+    assert [(t.number, t.point, t.value) for t in StudyRunner(stopped).run()] == expected
 
 
 def test_pruning_stops_trials_that_fall_behind(tmp_path: Path) -> None:
@@ -191,7 +195,7 @@ def test_pruning_stops_trials_that_fall_behind(tmp_path: Path) -> None:
     }
     etas = "1e-6,2e-6,3e-6,0.005,0.01,0.015,0.02,0.025"
     space = parse_space([f"schedule.eta={etas}", "threshold=5"], "synthetic")
-    trials = Tuner(Study(tmp_path, values, space, pruner="median")).run()
+    trials = StudyRunner(Study(tmp_path, values, space, pruner="median")).run()
     pruned = {t.point["schedule.eta"] for t in trials if t.status == "pruned"}
     assert pruned
     assert trials[0].status == "complete"
@@ -220,7 +224,7 @@ def outline(trials: list[Trial]) -> list[tuple[Any, ...]]:
 
 def test_hyperband_stops_trials_early_and_keeps_the_best(tmp_path: Path) -> None:
     study = hyperband(tmp_path)
-    trials = Tuner(study).run()
+    trials = StudyRunner(study).run()
     assert trials[0].status == "complete"
     assert trials[0].point["schedule.eta"] >= 0.005
     pruned = [t for t in trials if t.status == "pruned"]
@@ -234,15 +238,15 @@ def test_hyperband_stops_trials_early_and_keeps_the_best(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_hyperband_study_that_was_stopped_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    expected = outline(Tuner(hyperband(tmp_path / "whole")).run())
+    expected = outline(StudyRunner(hyperband(tmp_path / "whole")).run())
     study = hyperband(tmp_path / "stopped")
     for rounds in (2, 10, 17, 23):
         count = iter(range(1000))
         with pytest.raises(KeyboardInterrupt):
-            Tuner(study, stop=lambda count=count, r=rounds: next(count) >= r).run()
-    assert outline(Tuner(study).run()) == expected
+            StudyRunner(study, stop=lambda count=count, r=rounds: next(count) >= r).run()
+    assert outline(StudyRunner(study).run()) == expected
     again: list[str] = []
-    Tuner(study, watch=lambda name, e: again.append(name)).run()
+    StudyRunner(study, watch=lambda name, e: again.append(name)).run()
     assert again == [], "a trial that was pruned stays so"
 
 
@@ -256,7 +260,7 @@ def test_a_study_killed_while_it_chooses_a_point_misses_none(
     space = parse_space([f"schedule.eta={values}", "threshold=1,5"], "synthetic")
     wanted = None if sampler == "grid" else 6
     whole = Study(tmp_path / "whole", VALUES, space, sampler, "none", trials=wanted)
-    expected = [(t.point, t.value) for t in Tuner(whole).run()]
+    expected = [(t.point, t.value) for t in StudyRunner(whole).run()]
     count = iter(range(100))
 
     def dying(trial: Any, name: str, values: Any) -> None:
@@ -268,8 +272,8 @@ def test_a_study_killed_while_it_chooses_a_point_misses_none(
     with monkeypatch.context() as patch:
         patch.setattr("episode.studies.tune.suggest", dying)
         with pytest.raises(SystemExit):
-            Tuner(study).run()
-    assert [(t.point, t.value) for t in Tuner(study).run()] == expected
+            StudyRunner(study).run()
+    assert [(t.point, t.value) for t in StudyRunner(study).run()] == expected
 
 
 HYPERBAND_SEARCH = [

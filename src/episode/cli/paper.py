@@ -1,4 +1,4 @@
-"""The command line's recipes: `reproduce`."""
+"""The command `reproduce`: repeat the paper's tables and figures."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from episode.cli.terminal import AsJson, Quiet, err, out, speaks, stoppable, str
 from episode.errors import ClientError, EpisodeError, unknown
 
 if TYPE_CHECKING:
-    from episode.paper import Kitchen, Recipe, Served
+    from episode.paper import MadeRecipe, Recipe, RecipeContext
     from episode.runs.config import Experiment
 
 
 def register(app: typer.Typer) -> None:
-    """Adds this command to the command line."""
+    """Add this command to the command line."""
     app.command(epilog="Example: episode reproduce synthetic complexity")(reproduce)
 
 
-class Scales(StrEnum):
+class ScaleName(StrEnum):
     """How large a reproduction is."""
 
     smoke = "smoke"
@@ -36,56 +36,62 @@ class Scales(StrEnum):
 
 def reproduce(
     recipes: Annotated[
-        list[str] | None, typer.Argument(help="Names of recipes; without any, they are listed.")
+        list[str] | None, typer.Argument(help="Names of recipes; without any, list them.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All recipes.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Make all recipes.")] = False,
     scale: Annotated[
-        Scales, typer.Option(help="Seconds on made-up data, minutes on two cores, or a cluster.")
-    ] = Scales.smoke,
+        ScaleName,
+        typer.Option(
+            help="smoke: seconds, on made-up data; laptop: minutes on two cores, with smaller "
+            "models; paper: the paper's own settings, for a cluster."
+        ),
+    ] = ScaleName.smoke,
     data: Annotated[
         list[str] | None,
-        typer.Option(help="Official files: snli=FOLDER, glove=FILE, …; else what was fetched."),
+        typer.Option(help="Official files: snli=FOLDER, glove=FILE, …; else those fetched before."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per cell of a table.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs for each row of a table.")] = 1,
     settings: Settings = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where all goes.", show_default="runs/reproduce-SCALE")
+        Path | None, typer.Option(help="Where to write.", show_default="runs/reproduce-SCALE")
     ] = None,
     tune: Annotated[
         bool,
         typer.Option(
-            "--tune", help="First choose η and γ as the paper did, on CELGC's validation."
+            "--tune",
+            help="First choose the learning rate η and the clipping parameter γ as the paper did, "
+            "by the validation accuracy of the algorithm CELGC.",
         ),
     ] = False,
     tuned: Annotated[
         list[Path] | None,
-        typer.Option(help="Use the η and γ of this study (episode tune); may be repeated."),
+        typer.Option(help="Use η and γ of this study by `episode tune`; may be repeated."),
     ] = None,
     jobs: Jobs = None,
-    dry_run: Annotated[bool, typer.Option(help="Print the runs' commands, run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print each run's command, run nothing.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Repeat the paper's tables and figures, and judge its claims.
 
-    Each recipe writes its figure (PNG, PDF) and table (Markdown, LaTeX, CSV) beside the paper's own
-    numbers, and the paper's claims, each marked holds, does not hold, or not testable at this
-    scale. Runs that are there already are used; torchrun -m episode reproduce spreads clients.
+    Each recipe writes its figure (PNG, PDF), its table (Markdown, LaTeX, CSV) with the paper's own
+    numbers, and a verdict on each claim: holds, does not hold, or not testable at this scale.
+    Existing runs are used again. To spread the clients of each run over several processes, start
+    torchrun -m episode reproduce.
     """
-    from episode.paper import RECIPES, Kitchen, Served, index, recipe, serve
+    from episode.paper import RECIPES, MadeRecipe, RecipeContext, make, recipe, write_index
     from episode.paper.tuning import with_studies
 
     chosen = list(RECIPES.values()) if everything else [recipe(n) for n in recipes or []]
     if not chosen:
         for entry in RECIPES.values():
-            out.print(f"{entry.name:<20} {entry.title} ({entry.place})", markup=False)
+            out.print(f"{entry.name:<20} {entry.title} [{entry.place}]", markup=False)
         return
-    given = dict(_pair(text) for text in data or [])
-    kitchen = Kitchen(
-        scale.value, folder or Path(f"runs/reproduce-{scale.value}"), given, seeds, settings or []
-    )
-    kitchen = with_studies(kitchen, chosen, tuned or [])
-    missing = {r.name: r.missing(kitchen) for r in chosen}
+    folder = folder or Path(f"runs/reproduce-{scale.value}")
+    files = dict(map(_dataset_and_path, data or []))
+    context = RecipeContext(scale.value, folder, files, seeds, settings or [])
+    context = with_studies(context, chosen, tuned or [])
+    missing = {r.name: r.missing(context) for r in chosen}
     able = [r for r in chosen if not missing[r.name]]
     if tune and dry_run:
         raise EpisodeError(
@@ -93,54 +99,53 @@ def reproduce(
             "give a study with --tuned."
         )
     if tune:
-        kitchen = _tuned_first(kitchen, able, quiet)
-    wanted = {e.id: e for r in able for e in r.experiments(kitchen)}  # recipes share runs
+        context = _tune_first(context, able, quiet)
+    wanted = {e.id: e for r in able for e in r.experiments(context)}  # recipes share runs
     if not wanted and able == chosen:
         _refuse(chosen, {"--set": settings, "--seeds": seeds > 1, "--tune": tune, "--jobs": jobs})
     if dry_run:
-        for experiment in wanted.values():
-            out.print(_command(experiment, kitchen.runs / experiment.name), markup=False)
-        for name in (r.name for r in able if not r.experiments(kitchen)):
-            err.print(f"{name} needs no runs: it is computed by the command itself.", markup=False)
+        for e in wanted.values():
+            out.print(_command(e, context.runs / e.name), markup=False)
+        for name in (r.name for r in able if not r.experiments(context)):
+            err.print(f"{name} needs no runs: this command computes it by itself.", markup=False)
         for name in (r.name for r in chosen if r not in able):
             err.print(f"{name} cannot be made: {missing[name]}", markup=False)
     else:
         if wanted:
-            _play(list(wanted.values()), kitchen.runs, jobs, quiet)
+            _play(list(wanted.values()), context.runs, jobs, quiet)
         if not speaks():
             return
-        served = [
-            serve(r, kitchen) if r in able else Served(r, missing=missing[r.name]) for r in chosen
-        ]
-        index(kitchen, served)
-        _print_served(kitchen.folder, served, as_json)
+        made = [MadeRecipe(r, (), missing[r.name]) if missing[r.name] else make(r, context)
+                for r in chosen]  # fmt: skip
+        write_index(context, made)
+        _print_made(folder, made, as_json)
     if len(able) < len(chosen):
         raise typer.Exit(2)
 
 
-def _refuse(recipes: Sequence[Recipe], for_runs: Mapping[str, object]) -> None:
-    """Says of recipes without runs that an option which is for runs would change nothing."""
-    if unused := [option for option, given in for_runs.items() if given]:
+def _refuse(recipes: Sequence[Recipe], options: Mapping[str, object]) -> None:
+    """Refuse options for runs if no recipe has runs: they would change nothing."""
+    if unused := [option for option, given in options.items() if given]:
         raise EpisodeError(
             f"{unused[0]} would change nothing, as no runs are needed for "
             f"{' and '.join(r.name for r in recipes)}: leave it out."
         )
 
 
-def _tuned_first(kitchen: Kitchen, recipes: Sequence[Recipe], quiet: bool) -> Kitchen:
+def _tune_first(context: RecipeContext, recipes: Sequence[Recipe], quiet: bool) -> RecipeContext:
     from episode.paper.tuning import tune_first
 
     with stoppable(command_line()) as stop:
-        return tune_first(kitchen, recipes, (lambda name, _: None) if quiet else say_trial, stop)
+        return tune_first(context, recipes, None if quiet else say_trial, stop)
 
 
 def _play(experiments: list[Experiment], folder: Path, jobs: int | None, quiet: bool) -> None:
-    """Plays what is missing; a run that failed is an error."""
-    from episode.studies.sweep import Orders, sweep
+    """Play the runs that are missing; one that fails is an error."""
+    from episode.studies.sweep import SweepOptions, sweep
 
-    hushed = quiet or not speaks()
-    with stoppable(command_line()) as stop, SweepDisplay(len(experiments), hushed) as display:
-        outcomes = sweep(experiments, Orders(folder, jobs, False, stop), display)
+    silent = quiet or not speaks()
+    with stoppable(command_line()) as stop, SweepDisplay(len(experiments), silent) as display:
+        outcomes = sweep(experiments, SweepOptions(folder, jobs, False, stop), display)
     failed = [f"{o.name}: {o.reason}" for o in outcomes if o.status == "failed"]
     if failed and speaks():
         raise ClientError(f"{len(failed)} of {len(outcomes)} runs failed, such as {failed[0]}")
@@ -157,29 +162,29 @@ def _command(experiment: Experiment, folder: Path) -> str:
     return shlex.join(words)
 
 
-def _print_served(folder: Path, served: Sequence[Served], as_json: bool) -> None:
+def _print_made(folder: Path, made: Sequence[MadeRecipe], as_json: bool) -> None:
     if as_json:
-        values = {s.recipe.name: {"missing": s.missing, "claims": [vars(c) for c in s.claims]}
-                  for s in served}  # fmt: skip
+        values = {m.recipe.name: {"missing": m.missing, "claims": [vars(c) for c in m.claims]}
+                  for m in made}  # fmt: skip
         out.print_json(data=strict(values))
         return
-    for s in served:
-        out.print(f"[bold]{s.recipe.title}[/bold]")
-        for claim in s.claims:
-            mark = {"holds": "[green]holds[/green]", "does not hold": "[red]does not hold[/red]"}
-            out.print(f"  {mark.get(claim.verdict, claim.verdict)}:", end=" ")
-            out.print(f"{claim.text} ({claim.figures})", markup=False)
-        if s.missing:
-            err.print(f"  Not made: {s.missing}", markup=False)
-    if not all(s.missing for s in served):
+    marks = {"holds": "[green]holds[/green]", "does not hold": "[red]does not hold[/red]"}
+    for m in made:
+        out.print(f"[bold]{m.recipe.title}[/bold]")
+        for claim in m.claims:
+            out.print(f"  {marks.get(claim.verdict, claim.verdict)}:", end=" ")
+            out.print(f"{claim.text}\n    {claim.evidence}", markup=False)
+        if m.missing:
+            err.print(f"  Not made: {m.missing}", markup=False)
+    if not all(m.missing for m in made):
         out.print(f"Tables, figures and claims: {folder}/README.md", markup=False)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _dataset_and_path(text: str) -> tuple[str, str]:
     name, equals, path = text.partition("=")
-    known = ("snli", "glove", "sentiment140", "cifar10", "imagenet")
     if not equals:
         raise EpisodeError(f"--data {text!r} is not of the form dataset=path.")
+    known = ("snli", "glove", "sentiment140", "cifar10", "imagenet")
     if name not in known:
         raise unknown("dataset", name, known)
     return name, path

@@ -71,7 +71,7 @@ def sweep(
     from episode.results.store import CONFIG, read_run
     from episode.results.tables import counted
     from episode.studies.grid import read_grid
-    from episode.studies.sweep import Orders
+    from episode.studies.sweep import SweepOptions
     from episode.studies.sweep import sweep as play
 
     experiments, axes = read_grid(config, settings or [], over or [])
@@ -80,8 +80,8 @@ def sweep(
         return
     silent = quiet or not speaks()
     with stoppable(command_line()) as stop, SweepDisplay(len(experiments), silent) as display:
-        orders = Orders(folder, jobs, track and speaks(), stop, axes if speaks() else None)
-        outcomes = play(experiments, orders, display)
+        options = SweepOptions(folder, jobs, track and speaks(), stop, axes if speaks() else None)
+        outcomes = play(experiments, options, display)
     if not speaks():
         return
     started = [folder / e.name for e in experiments if (folder / e.name / CONFIG).is_file()]

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from episode.errors import unknown
+from episode.paper.cifar10 import Cifar10
 from episode.paper.complexity import Complexity
-from episode.paper.others import (
-    Cifar10,
-    Digits,
-    ImageNet,
-    Sentiment140Steps,
-    Sentiment140Time,
-)  # fmt: skip
-from episode.paper.recipe import Claim, Dish, Kitchen, Recipe, Scale
-from episode.paper.snli import SnliAblation, SnliEffects
+from episode.paper.digits import Digits
+from episode.paper.imagenet import ImageNet
+from episode.paper.recipe import JudgedClaim, Recipe, RecipeContext, RecipeOutput
+from episode.paper.sentiment140 import Sentiment140Steps, Sentiment140Time
+from episode.paper.snli import SnliEffects
+from episode.paper.snli_ablation import SnliAblation
 from episode.paper.snli_time import SnliTime
 from episode.paper.synthetic import Synthetic
 from episode.results.curves import draw_panels
 from episode.results.store import dumps, write_text
 from episode.results.tables import Table
 
-__all__ = ["RECIPES", "Claim", "Kitchen", "Recipe", "Scale", "Served", "index", "recipe", "serve"]
+__all__ = ["RECIPES", "MadeRecipe", "Recipe", "RecipeContext", "make", "recipe", "write_index"]
 
 RECIPES: dict[str, Recipe] = {
     r.name: r
@@ -35,17 +32,12 @@ RECIPES: dict[str, Recipe] = {
 
 
 @dataclass(frozen=True)
-class Served:
-    """A recipe that was made, or what keeps it from being made."""
+class MadeRecipe:
+    """The judged claims of a recipe, or why it could not be made."""
 
     recipe: Recipe
-    claims: Sequence[Claim] = ()
+    claims: Sequence[JudgedClaim] = ()
     missing: str = ""
-
-    def counts(self) -> str:
-        """How its claims fared, in a few words."""
-        found = Counter(claim.verdict for claim in self.claims)
-        return ", ".join(f"{n} {v}" for v, n in found.items())
 
 
 def recipe(name: str) -> Recipe:
@@ -55,51 +47,48 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def serve(chosen: Recipe, kitchen: Kitchen) -> Served:
-    """Writes the recipe's figures, tables and claims, whose runs are there."""
-    dish = chosen.serve(kitchen)
-    folder = kitchen.folder / chosen.name
-    for name, rows in dish.panels.items():
+def make(chosen: Recipe, context: RecipeContext) -> MadeRecipe:
+    """Write the figures, tables and claims of a recipe whose runs have ended."""
+    output = chosen.output(context)
+    folder = context.folder / chosen.name
+    for name, rows in output.figures.items():
         draw_panels(rows, folder / name)
-    for name, sheet in dish.sheets.items():
-        sheet.write(folder / name)
-    claims_sheet(dish.claims).write(folder / "claims")
-    write_text(folder / "claims.json", dumps([vars(c) for c in dish.claims], indent=2) + "\n")
-    write_text(folder / "README.md", _page(chosen, kitchen, dish))
-    return Served(chosen, dish.claims)
+    for name, table in output.tables.items():
+        table.write(folder / name)
+    _claims_table(output.claims).write(folder / "claims")
+    write_text(folder / "claims.json", dumps([vars(c) for c in output.claims], indent=2) + "\n")
+    write_text(folder / "README.md", _page(chosen, context, output))
+    return MadeRecipe(chosen, output.claims)
 
 
-def claims_sheet(claims: Sequence[Claim]) -> Table:
-    """The paper's claims, each with its verdict and what it was judged on."""
-    rows = [[c.text, c.verdict, c.figures] for c in claims]
-    return Table("", ["Claim", "Verdict", "Judged on"], rows, left=3)
-
-
-def index(kitchen: Kitchen, served: Sequence[Served]) -> None:
-    """One page about all recipes that were made, and what the others lack."""
-    lines = [f"# The paper's tables and figures, scale `{kitchen.scale}`", ""]
-    now = {s.recipe.name: s for s in served}
+def write_index(context: RecipeContext, made: Sequence[MadeRecipe]) -> None:
+    """Write one page about all recipes made now or earlier, and why others could not be made."""
+    lines = [f"# The paper's tables and figures, scale `{context.scale}`", ""]
+    now = {m.recipe.name: m for m in made}
     for name, entry in RECIPES.items():
-        earlier = kitchen.folder / name / "claims.md"
+        earlier = context.folder / name / "claims.md"
         if name in now and now[name].missing:
             text = f"Not made: {now[name].missing}"
-        elif name in now:
-            text = claims_sheet(now[name].claims).markdown()
         elif earlier.exists():
             text = earlier.read_text()
         else:
             continue
-        made = (kitchen.folder / name / "README.md").exists()
-        title = f"[{entry.title}]({name}/README.md)" if made else entry.title
+        was_made = (context.folder / name / "README.md").exists()
+        title = f"[{entry.title}]({name}/README.md)" if was_made else entry.title
         lines += [f"## {title}", "", f"{entry.place}.", "", text, ""]
-    write_text(kitchen.folder / "README.md", "\n".join(lines).rstrip() + "\n")
+    write_text(context.folder / "README.md", "\n".join(lines).rstrip() + "\n")
 
 
-def _page(chosen: Recipe, kitchen: Kitchen, dish: Dish) -> str:
-    lines = [f"# {chosen.title}", "", f"{chosen.place}; scale `{kitchen.scale}`.", ""]
-    lines += [f"{note}\n" for note in dish.notes]
-    lines += [f"![{name}]({name}.png)\n" for name in dish.panels]
-    for sheet in dish.sheets.values():
-        lines += [sheet.markdown(), ""]
-    lines += ["## Claims", "", claims_sheet(dish.claims).markdown()]
+def _claims_table(claims: Sequence[JudgedClaim]) -> Table:
+    rows = [[c.text, c.verdict, c.evidence] for c in claims]
+    return Table("", ["Claim", "Verdict", "Evidence"], rows, left=3)
+
+
+def _page(chosen: Recipe, context: RecipeContext, output: RecipeOutput) -> str:
+    lines = [f"# {chosen.title}", "", f"{chosen.place}; scale `{context.scale}`.", ""]
+    lines += [f"{note}\n" for note in output.notes]
+    lines += [f"![{name}]({name}.png)\n" for name in output.figures]
+    for table in output.tables.values():
+        lines += [table.markdown(), ""]
+    lines += ["## Claims", "", _claims_table(output.claims).markdown()]
     return "\n".join(lines).rstrip() + "\n"

@@ -1,4 +1,4 @@
-"""Made-up data in the official formats, for scale `smoke`: they prove that recipes run, no more."""
+"""Made-up data in the official formats, for scale `smoke`: enough to show that recipes run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,23 +13,25 @@ import numpy as np
 from episode.data.storage import make_folder
 from episode.errors import EpisodeError
 
-FORMAT = "stand-in-1"
-SIGNS = (("good", "great"), ("the", "day"), ("bad", "awful"))
+FORMAT = 1
+"""To be raised when the made-up data change, so that they are written again."""
+TELLING = (("good", "great"), ("the", "day"), ("bad", "awful"))
+"""Words that give the label away, for each of three labels."""
 FILLING = ("a", "film", "was", "this", "man", "dog", "they", "we")
-WORDS = (*(w for signs in SIGNS for w in signs), *FILLING, "<s>", "</s>", ".")
+WORDS = (*(w for words in TELLING for w in words), *FILLING, "<s>", "</s>", ".")
 LABELS = ("entailment", "neutral", "contradiction")
 
 
-def stand_in(name: str, folder: Path) -> Path:
-    """The folder (for glove: the file) of made-up data of this name, written once."""
-    target = folder / f"{FORMAT}-{name}"
+def made_up_data(name: str, folder: Path) -> Path:
+    """Write made-up data of a dataset unless they exist, and return their folder, or GloVe file."""
+    target = folder / f"{name}-{FORMAT}"
     if not target.exists():
-        make_folder(target, lambda place: WRITERS[name](place))
+        make_folder(target, WRITERS[name])
     return target / "vectors.txt" if name == "glove" else target
 
 
-def _text(rng: np.random.Generator, signs: tuple[str, ...]) -> str:
-    words = [*rng.choice(FILLING, rng.integers(2, 6)), rng.choice(signs)]
+def _text(rng: np.random.Generator, telling: tuple[str, ...]) -> str:
+    words = [*rng.choice(FILLING, rng.integers(2, 6)), rng.choice(telling)]
     return " ".join(rng.permutation(words)) + "."
 
 
@@ -43,16 +44,11 @@ def _glove(folder: Path) -> None:
 def _snli(folder: Path) -> None:
     rng = np.random.default_rng(1)
     for split, count in (("train", 480), ("dev", 90), ("test", 90)):
-        rows = [
-            {
-                "gold_label": LABELS[k % 3],
-                "sentence1": _text(rng, SIGNS[0]),
-                "sentence2": _text(rng, SIGNS[k % 3]),
-            }
-            for k in range(count)
-        ]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (folder / f"snli_1.0_{split}.jsonl").write_text(text)
+        lines = []
+        for k in range(count):
+            pair = {"sentence1": _text(rng, TELLING[0]), "sentence2": _text(rng, TELLING[k % 3])}
+            lines.append(json.dumps({"gold_label": LABELS[k % 3], **pair}) + "\n")
+        (folder / f"snli_1.0_{split}.jsonl").write_text("".join(lines))
 
 
 def _sentiment140(folder: Path) -> None:
@@ -61,7 +57,7 @@ def _sentiment140(folder: Path) -> None:
     for user in range(80):
         for k in range(5):
             positive = rng.random() < user / 80
-            text = _text(rng, SIGNS[0] if positive else SIGNS[2])
+            text = _text(rng, TELLING[0] if positive else TELLING[2])
             rows.append([4 if positive else 0, k, "date", "NO_QUERY", f"user{user}", text])
     files = {
         "training.1600000.processed.noemoticon.csv": rows,
@@ -101,10 +97,7 @@ def _imagenet(folder: Path) -> None:
                 Image.fromarray(pixels).save(place / f"{i}.JPEG")
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "glove": _glove,
-    "snli": _snli,
-    "sentiment140": _sentiment140,
-    "cifar10": _cifar10,
+WRITERS = {
+    "glove": _glove, "snli": _snli, "sentiment140": _sentiment140, "cifar10": _cifar10,
     "imagenet": _imagenet,
-}
+}  # fmt: skip

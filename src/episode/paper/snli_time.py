@@ -1,126 +1,83 @@
-"""SNLI against the clock: minutes to a test accuracy (appendix F)."""
+"""SNLI: minutes of training to a test accuracy (appendix F)."""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Sequence
 
-from episode.paper import published
-from episode.paper.published import NAMES
-from episode.paper.recipe import Cell, Claim, Dish, Kitchen, Results
-from episode.paper.snli import (
-    INTERVALS,
-    PARALLEL_CELL,
-    SIMILARITIES,
-    TASK,
-    cells_of,
-    effect_strokes,
-)  # fmt: skip
-from episode.paper.tables import (
-    ANY_SIMILARITY,
-    ONE_PROCESS,
-    PARALLEL,
-    OfRuns,
-    Task,
-    judged,
-    notes,
-    panel,
-)  # fmt: skip
+from episode.paper import published, snli
+from episode.paper.comparison import LESS, ONE_PROCESS, Metric, Relation, ahead, compare
+from episode.paper.published import SNLI_SETTINGS, pairs
+from episode.paper.recipe import RecipeContext, RecipeScale
+from episode.paper.run_recipe import Figures, RunRecipe, case_columns, panels
+from episode.paper.run_results import RunClaim, RunResults
+from episode.paper.snli import CELGC_BY_S, EPISODE_BY_I, EPISODE_BY_S, PARALLEL_CASE
 from episode.results.tables import Table
 
 
-class SnliTime(OfRuns):
-    """Minutes to 70, 75 and 80% of test accuracy."""
-
-    name: ClassVar[str] = "snli-time"
-    title: ClassVar[str] = "SNLI: running time to a test accuracy"
-    place: ClassVar[str] = "Table 2 and Figure 6 (appendix F)"
-    datasets: ClassVar[tuple[str, ...]] = ("snli", "glove")
-    task: ClassVar[Task] = TASK
-    cells: ClassVar[list[Cell]] = cells_of("celgc", "episode")
-
-    def dish(self, kitchen: Kitchen, results: Results) -> Dish:
-        targets = published.SNLI_TARGETS if kitchen.scale == "paper" else (40.0, 50.0, 60.0)
-        by_interval, by_similarity = effect_strokes()
-        rows = [
-            [
-                panel(results, by_interval, figure, "minutes", "(a) effect of I"),
-                panel(results, by_similarity, figure, "minutes", "(b) effect of s"),
-            ]
-            for figure in ("train_loss", "test_accuracy")
-        ]
-        sheet = _time_sheet(results, self.cells, targets)
-        claims = _time_claims(kitchen, results, targets[1])
-        where = "Ours are minutes of training here; the paper's are of eight V100 on two hosts."
-        return Dish({"table": sheet}, {"figure": rows}, claims, [*notes(kitchen, TASK), where])
+def _targets(scale: RecipeScale) -> tuple[float, ...]:
+    """Test accuracies in percent; smaller models do not reach those of the paper."""
+    return published.SNLI_TARGETS if scale == "paper" else (40.0, 50.0, 60.0)
 
 
-def _time_sheet(results: Results, cells: list[Cell], targets: tuple[float, ...]) -> Table:
-    columns = ["Interval", "Similarity", "Algorithm", *(f"{t:g}%" for t in targets)]
-    columns += [f"{t:g}% (paper)" for t in published.SNLI_TARGETS]
-    rows = []
-    for cell in cells:
-        algorithm, interval, similarity = cell
-        paper = published.SNLI_MINUTES.get(cell, published.SNLI_PARALLEL_MINUTES)
-        ours = [results.seconds_to(cell, t) for t in targets]
-        parallel = algorithm == PARALLEL
-        rows.append(
-            ["1" if parallel else str(interval), ANY_SIMILARITY if parallel else f"{similarity:g}%",
-             NAMES[algorithm], *("N/A" if m is None else f"{m / 60:.2f}" for m in ours),
-             *("N/A" if m is None else f"{m:.2f}" for m in paper)]
-        )  # fmt: skip
-    return Table("", columns, rows, left=3)
+def time_claims(goal: float) -> tuple[RunClaim, ...]:
+    """What the paper claims about the time to a high test accuracy: `goal`, in percent."""
+    form = f"{{:.2f}} min to {goal:g}%"
+    minutes = Metric(lambda r, c: r.minutes_to(c, goal), form, paper_scale_only=ONE_PROCESS)
+    to_celgc = pairs("episode", ["celgc"], SNLI_SETTINGS)
+    to_parallel = [(ours, PARALLEL_CASE) for ours, _ in to_celgc]
+    up_to_8 = [p for p in (*to_celgc, *to_parallel) if p[0] in EPISODE_BY_I[:3]]
+
+    def constant_while_celgc_slows_down(r: RunResults) -> bool:
+        ours, celgc = ([minutes.of(r, c) for c in cases] for cases in (EPISODE_BY_S, CELGC_BY_S))
+        return max(ours) <= 1.2 * min(ours) and celgc[0] < celgc[1] < celgc[2]
+
+    return (
+        compare("For I ≤ 8 EPISODE needs less running time to a high test accuracy than CELGC and "
+                "NaiveParallelClip", minutes, up_to_8, LESS),
+        compare("At I = 16 CELGC and EPISODE nearly match (the paper writes CELGC and "
+                "NaiveParallelClip; its table has 27.00, 28.39 and 59.69 min)", minutes,
+                pairs("episode", ["celgc"], [(16, 30)]),
+                Relation(lambda ours, celgc: 0.9 * ours <= celgc <= 1.1 * ours, "within 10%")),
+        RunClaim("As s falls, EPISODE's running time stays nearly constant, CELGC's grows",
+                 constant_while_celgc_slows_down,
+                 lambda r: minutes.text(r, *EPISODE_BY_S, *CELGC_BY_S),
+                 "EPISODE within 20%", ONE_PROCESS),
+        ahead("In the same time EPISODE reaches a lower training loss and a higher test accuracy "
+              "than CELGC and NaiveParallelClip", [*to_celgc, *to_parallel]),
+    )  # fmt: skip
 
 
-def _time_claims(kitchen: Kitchen, r: Results, goal: float) -> list[Claim]:
-    def minutes(cell: Cell) -> float:
-        found = r.seconds_to(cell, goal)
-        return math.inf if found is None else found / 60
+class SnliTime(RunRecipe):
+    """Minutes to 70, 75 and 80% test accuracy."""
 
-    parallel = minutes(PARALLEL_CELL)
-    pairs = {i: (minutes(("episode", i, 30)), minutes(("celgc", i, 30))) for i in INTERVALS}
-    faster = all(e < min(c, parallel) for i, (e, c) in pairs.items() if i <= 8)
-    by_s = {s: (minutes(("episode", 4, s)), minutes(("celgc", 4, s))) for s in SIMILARITIES}
-    steady = max(e for e, _ in by_s.values()) <= 1.2 * min(e for e, _ in by_s.values())
-    slower = by_s[50][1] < by_s[30][1] < by_s[10][1]
-    ahead = [c for c in published.SNLI_SETTINGS if _ahead_in_time(r, *c)]
-    shown = "; ".join(f"I = {i}: {_both(*times)}" for i, times in pairs.items())
-    shown_s = "; ".join(f"s = {s}: {_both(*times)}" for s, times in by_s.items())
-    return [
-        judged(kitchen, "For I ≤ 8 EPISODE needs less running time to a high test accuracy than "
-               "CELGC and NaiveParallelClip", faster,
-               f"to {goal:g}%, EPISODE and CELGC: {shown}; NaiveParallelClip {_shown(parallel)}",
-               ONE_PROCESS),
-        judged(kitchen, "At I = 16 CELGC and EPISODE nearly match (the paper writes CELGC and "
-               "NaiveParallelClip; its table has 27.00, 28.39 and 59.69 min)",
-               0.9 * pairs[16][0] <= pairs[16][1] <= 1.1 * pairs[16][0],
-               f"EPISODE and CELGC: {_both(*pairs[16])}; within 10%",
-               ONE_PROCESS),
-        judged(kitchen, "As s falls, EPISODE's running time stays nearly constant, CELGC's grows",
-               steady and slower, f"to {goal:g}%, EPISODE and CELGC: {shown_s}; EPISODE within 20%",
-               ONE_PROCESS),
-        judged(kitchen, "In the same time EPISODE reaches a lower training loss and a higher test "
-               "accuracy than CELGC and NaiveParallelClip",
-               len(ahead) == len(published.SNLI_SETTINGS),
-               f"in {len(ahead)} of {len(published.SNLI_SETTINGS)} settings", ONE_PROCESS),
-    ]  # fmt: skip
+    name = "snli-time"
+    title = "SNLI: running time to a test accuracy"
+    place = "Table 2 and Figure 6, appendix F"
+    task = snli.TASK
+    cases = snli.EFFECT_CASES
 
+    def claims_at(self, scale: RecipeScale) -> Sequence[RunClaim]:
+        return time_claims(_targets(scale)[1])
 
-def _both(first: float, second: float) -> str:
-    return f"{_shown(first)} and {_shown(second)}"
+    def notes(self, context: RecipeContext) -> list[str]:
+        machines = "Our times are minutes on this machine; the paper used eight V100 GPUs."
+        return [*super().notes(context), machines]
 
+    def figures(self, results: RunResults) -> Figures:
+        columns = ((snli.LINES_BY_I, "minutes", "(a) effect of I"),
+                   (snli.LINES_BY_S, "minutes", "(b) effect of s"))  # fmt: skip
+        return {"figure": panels(results, *columns)}
 
-def _shown(minutes: float) -> str:
-    return f"{minutes:.2f} min" if math.isfinite(minutes) else "never"
-
-
-def _ahead_in_time(r: Results, interval: int, similarity: float) -> bool:
-    """Whether EPISODE, when it ends, is better by both figures than the others by then."""
-    cell: Cell = ("episode", interval, similarity)
-    limit = r.seconds(cell) / 60
-    others = (("celgc", interval, similarity), PARALLEL_CELL)
-    return all(
-        r.best_within(cell, "train_loss", limit) < r.best_within(o, "train_loss", limit)
-        and r.best_within(cell, "test_accuracy", limit) > r.best_within(o, "test_accuracy", limit)
-        for o in others
-    )
+    def table(self, context: RecipeContext, results: RunResults) -> Table:
+        """Minutes of each case to each accuracy, ours and the paper's."""
+        targets = _targets(context.scale)
+        columns = ["Interval", "Similarity", "Algorithm", *(f"{t:g}%" for t in targets)]
+        columns += [f"{t:g}% (paper)" for t in published.SNLI_TARGETS]
+        rows = []
+        for case in self.cases:
+            ours = [results.minutes_to(case, t) for t in targets]
+            paper = published.SNLI_MINUTES.get(case, published.SNLI_PARALLEL_MINUTES)
+            shown = ["N/A" if m in (None, math.inf) else f"{m:.2f}" for m in (*ours, *paper)]
+            rows.append([*case_columns(results, case, any_similarity=True), *shown])
+        return Table("", columns, rows, left=3)

@@ -1,96 +1,96 @@
-"""Recipes with η and γ from studies: the paper's protocol, played first or given."""
+"""Use η and γ from studies in recipes: given studies, or the paper's own, played first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from episode.engines.rendezvous import under_torchrun
 from episode.errors import EpisodeError
-from episode.paper.recipe import Kitchen, Recipe, Tuned
-from episode.paper.tables import OfRuns, Task
-from episode.runs.config import Experiment, read_experiment
-from episode.runs.records import Observe
-from episode.studies.search_space import parse_space
+from episode.paper.published import Case
+from episode.paper.recipe import Recipe, RecipeContext, TunedSchedules
+from episode.paper.run_recipe import PaperTask, RunRecipe
+from episode.runs.config import read_experiment
+from episode.studies.search_space import PAPER_LOCAL_STEPS, PAPER_SIMILARITY, parse_space
 from episode.studies.study import Study
-from episode.studies.tune import BEST, Tuner
+from episode.studies.sweep import Stop, Watch
+from episode.studies.tune import BEST, StudyRunner
 
+TUNED_CASE = Case("celgc", PAPER_LOCAL_STEPS, PAPER_SIMILARITY)
 FOLDER = "studies"
-"""Where studies go that a recipe needs, in the kitchen's folder."""
+"""Where studies go that recipes need, in the folder of the context."""
 
 
 def tune_first(
-    kitchen: Kitchen,
+    context: RecipeContext,
     recipes: Sequence[Recipe],
-    watch: Callable[[str, Experiment], Observe | None],
-    stop: Callable[[], bool] | None = None,
-) -> Kitchen:
-    """Plays the paper's grid for each task that the paper tuned, and uses the winner everywhere.
+    watch: Watch | None = None,
+    stop: Stop | None = None,
+) -> RecipeContext:
+    """Play the paper's grid for each task that the paper tuned, and use the winner in all runs.
 
     Tasks that have a study already keep it; those whose η and γ the paper gives are not tuned.
     """
     if under_torchrun():
         raise EpisodeError(
-            "--tune is not spread by torchrun: tune first (episode tune, or reproduce --tune "
-            "without torchrun), then use --tuned STUDY."
+            "torchrun cannot spread --tune: tune first (episode tune, or reproduce --tune without "
+            "torchrun), then use --tuned STUDY."
         )
     for task in _tasks(recipes):
-        if task.tuned_at is None or task.name in kitchen.tuned:
+        if not task.tuned or task.name in context.tuned:
             continue
-        study = study_of(task, kitchen)
-        Tuner(study, watch, stop).run()
-        kitchen = with_studies(kitchen, recipes, [study.folder])
-    return kitchen
+        study = study_of(task, context)
+        StudyRunner(study, watch, stop).run()
+        context = with_studies(context, recipes, [study.folder])
+    return context
 
 
-def study_of(task: Task, kitchen: Kitchen) -> Study:
-    """The paper's grid for the task, at the kitchen's scale and with its data."""
-    assert task.tuned_at is not None
-    values = task.cell(kitchen, task.tuned_at, 0).to_dict()
-    return Study(kitchen.folder / FOLDER / task.name, values, parse_space([], task.name))
+def study_of(task: PaperTask, context: RecipeContext) -> Study:
+    """The paper's grid for the task, at the scale and with the data of the context."""
+    values = task.experiment(context, TUNED_CASE, 0).to_dict()
+    return Study(context.folder / FOLDER / task.name, values, parse_space([], task.name))
 
 
-def with_studies(kitchen: Kitchen, recipes: Sequence[Recipe], studies: Sequence[Path]) -> Kitchen:
-    """The kitchen with the η and γ of these studies, each for the recipes of its task."""
-    tuned = dict(kitchen.tuned)
+def with_studies(
+    context: RecipeContext, recipes: Sequence[Recipe], studies: Sequence[Path]
+) -> RecipeContext:
+    """The context with the η and γ of these studies, each for the recipes of its task."""
+    tuned = dict(context.tuned)
     names = [task.name for task in _tasks(recipes)]
     for folder in studies:
         found = {name: read_experiment(path) for name, path in _best(folder).items()}
-        task = next(iter(found.values())).task_name
-        if task not in names:
+        first = next(iter(found.values()))
+        if first.task_name not in names:
             raise EpisodeError(
-                f"The study {folder} is of the task {task}, which none of the recipes runs: "
-                f"they run {', '.join(names) or 'none'}."
+                f"The study {folder} is of the task {first.task_name}, which none of the recipes "
+                f"runs: they run {', '.join(names) or 'none'}."
             )
-        _check_scale(folder, next(iter(found.values())), kitchen)
-        pairs = {name: (e.schedule.eta, e.schedule.gamma) for name, e in found.items()}
-        tuned[task] = Tuned(folder, pairs)
-    return replace(kitchen, tuned=tuned)
+        scale = first.task.chosen_scale() or context.scale
+        if context.scale not in ("smoke", scale):
+            raise EpisodeError(
+                f"The study {folder} was made at scale {scale}, not {context.scale}: tune at the "
+                f"same scale (--set task.scale={context.scale})."
+            )
+        schedules = {name: e.schedule for name, e in found.items()}
+        pairs = {name: (float(s.eta), float(s.gamma)) for name, s in schedules.items()}
+        tuned[first.task_name] = TunedSchedules(folder, pairs)
+    return replace(context, tuned=tuned)
 
 
 def _best(folder: Path) -> dict[str, Path]:
-    """The study's winner under the empty name, or one by algorithm for --per-algorithm."""
+    """The best config under the empty name, or one for each separately tuned algorithm."""
     if (folder / BEST).is_file():
         return {"": folder / BEST}
     found = {path.parent.name: path for path in sorted(folder.glob(f"*/{BEST}"))}
     if not found:
         raise EpisodeError(
             f"{folder} has no {BEST}: give the folder of a study (episode tune) that has ended, "
-            "with at least one trial that came to a figure."
+            "with at least one trial that finished."
         )
     return found
 
 
-def _check_scale(folder: Path, best: Experiment, kitchen: Kitchen) -> None:
-    scale = getattr(best.task, "scale", None)
-    if kitchen.scale != "smoke" and scale not in (None, kitchen.scale):
-        raise EpisodeError(
-            f"The study {folder} was made at scale {scale}, not {kitchen.scale}: tune at the same "
-            f"scale (--set task.scale={kitchen.scale})."
-        )
-
-
-def _tasks(recipes: Sequence[Recipe]) -> list[Task]:
+def _tasks(recipes: Sequence[Recipe]) -> list[PaperTask]:
     """The tasks of recipes that have runs, each once."""
-    return list({r.task.name: r.task for r in recipes if isinstance(r, OfRuns)}.values())
+    return list({r.task.name: r.task for r in recipes if isinstance(r, RunRecipe)}.values())

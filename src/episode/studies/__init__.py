@@ -1,1 +1,1 @@
-"""Many runs: grids, sweeps over processes, tuning."""
+"""Studies made of many runs: grids, sweeps over several processes, and tuning."""

@@ -1,33 +1,28 @@
-"""`episode demo`: all algorithms on one task at one budget, as a table and a picture."""
+"""`episode demo`: all algorithms on one task with the same budget, as a table and a figure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from episode.core.algorithm import ALGORITHMS
 from episode.results.curves import draw_runs
 from episode.results.store import StoredRun, read_run
 from episode.runs.config import Experiment
-from episode.runs.records import Observe
-from episode.studies.sweep import play
+from episode.studies.sweep import Stop, Watch, play
 
 PICTURE = "demo.png"
 
 
 def experiments(seed: int, rounds: int) -> dict[str, Experiment]:
-    """The demo's runs: digits, label-sorted over 8 clients, equal iterations for everyone."""
+    """The demo's runs by algorithm: digits, sorted by label over 8 clients."""
+    common = {
+        "seed": seed,
+        "task": {"name": "digits"},
+        "budget": {"rounds": rounds},
+        "record": {"evaluate_every": 1},
+    }
     return {
-        name: Experiment.from_dict(
-            {
-                "seed": seed,
-                "task": {"name": "digits"},
-                "algorithm": {"name": name},
-                "budget": {"rounds": rounds},
-                "record": {"evaluate_every": 1},
-            }
-        )
-        for name in ALGORITHMS
+        name: Experiment.from_dict({**common, "algorithm": {"name": name}}) for name in ALGORITHMS
     }
 
 
@@ -35,18 +30,28 @@ def run_demo(
     folder: Path,
     seed: int,
     rounds: int,
-    watch: Callable[[str, Experiment], Observe | None],
-    stop: Callable[[], bool] | None = None,
+    watch: Watch,
+    stop: Stop | None = None,
 ) -> list[StoredRun]:
-    """Plays (or resumes) every run below `folder` and draws the picture."""
+    """Play or resume every run of the demo, and draw their curves.
+
+    Args:
+        folder: Where the runs and the figure go.
+        seed: Decides the split of the data and the initial weights.
+        rounds: Rounds of 8 local steps.
+        watch: Called with an algorithm's name and experiment; returns an observer of its rounds.
+        stop: Asked after every round; once it is true, the run is saved.
+
+    Returns:
+        The runs, in the order of the table of algorithms.
+
+    Raises:
+        KeyboardInterrupt: `stop()` became true.
+    """
     runs = []
     for name, experiment in experiments(seed, rounds).items():
-        target = folder / name
-        play(experiment, target, watch(name, experiment), stop)
-        runs.append(read_run(target))
-    draw_runs(
-        runs,
-        folder / PICTURE,
-        "Digits read by an Elman network, 8 clients with labels sorted, I = 8 local steps",
-    )
+        play(experiment, folder / name, watch(name, experiment), stop)
+        runs.append(read_run(folder / name))
+    title = "Digits read by an Elman network, 8 clients with labels sorted, I = 8 local steps"
+    draw_runs(runs, folder / PICTURE, title)
     return runs

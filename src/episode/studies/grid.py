@@ -1,4 +1,4 @@
-"""A product of settings: the experiments of a sweep."""
+"""The experiments of a sweep: the product of some settings' values."""
 
 from __future__ import annotations
 
@@ -14,33 +14,42 @@ from episode.runs.config import Experiment
 from episode.runs.config_values import NAMED, apply_override, parse_value, read_values
 
 Axes = dict[str, list[Any]]
-"""A setting's dotted key, and the values it takes."""
+"""The values that each varied setting takes, by its dotted key."""
 
 SECTION = "sweep"
 """The table of a TOML file that holds axes: [sweep] budget.local_steps = [2, 4, 8]."""
 
 
 def read_grid(
-    path: Path | None, overrides: Sequence[str], given: Sequence[str]
+    path: Path | None, overrides: Sequence[str], over: Sequence[str]
 ) -> tuple[list[Experiment], Axes]:
-    """All experiments of the product, and its axes: those of the file's [sweep] and those given.
+    """Read and check all experiments of a sweep.
 
-    Every one of them is checked before any is run. Experiments that come out the same are one.
+    Args:
+        path: A TOML file, which may have a [sweep] table.
+        overrides: Settings that are the same everywhere, such as `task=digits`.
+        over: Further axes, such as `seed=0..4`; they replace those of the file.
+
+    Returns:
+        The experiments, each once, and the axes.
+
+    Raises:
+        EpisodeError: a setting or value has a mistake, or nothing varies.
     """
     values = read_values(path) if path else {}
     axes = dict(_axes_in(values.pop(SECTION, {})))
-    varied = [parse_axis(text) for text in given]
+    varied = [parse_axis(text) for text in over]
     for key, chosen in varied:
         if [k for k, _ in varied].count(key) > 1:
-            raise EpisodeError(f"--over {key} is given twice: list all its values in one.")
+            raise EpisodeError(f"--over {key} is given twice: list all its values in one option.")
         axes[key] = chosen
-    varied_keys = {_plain(key) for key in axes}
+    varied_keys = {_without_name(key) for key in axes}
     for override in overrides:
         apply_override(values, override)
-        if (key := _plain(override.partition("=")[0])) in varied_keys:
+        if (key := _without_name(override.partition("=")[0])) in varied_keys:
             raise EpisodeError(f"{key} is both set and varied: leave one of them out.")
     if not axes:
-        at_point(values, {})  # a mistake in the config goes first
+        at_point(values, {})  # a mistake in the config is reported first
         raise EpisodeError(
             "A sweep needs something to vary: --over algorithm=celgc,episode, or a [sweep] table."
         )
@@ -48,17 +57,17 @@ def read_grid(
     for point in itertools.product(*axes.values()):
         experiment = at_point(values, dict(zip(axes, point, strict=True)))
         experiments.setdefault(experiment.id, experiment)
-    tasks = sorted({str(e.to_dict()["task"]["name"]) for e in experiments.values()})
+    tasks = sorted({e.task_name for e in experiments.values()})
     if len(tasks) > 1:
         raise EpisodeError(
-            f"A sweep over different tasks ({', '.join(tasks)}) has no table that compares them: "
-            "sweep each by itself."
+            f"One table cannot compare a sweep over different tasks ({', '.join(tasks)}): "
+            "sweep each of them separately."
         )
     return list(experiments.values()), axes
 
 
 def at_point(values: Mapping[str, Any], point: Mapping[str, Any]) -> Experiment:
-    """The experiment of nested values with some settings changed; all its values are checked."""
+    """Build and check the experiment of a config with the settings of `point` changed."""
     changed = json.loads(json.dumps(values))
     for key, value in point.items():
         name = f"{key}.name" if key in NAMED else key
@@ -69,7 +78,10 @@ def at_point(values: Mapping[str, Any], point: Mapping[str, Any]) -> Experiment:
 
 
 def parse_axis(text: str, option: str = "--over") -> tuple[str, list[Any]]:
-    """`key=a,b,c`, or `key=0..4` for the whole numbers from 0 to 4; `option` is who asks."""
+    """Parse `key=a,b,c`, or `key=0..4` for the whole numbers from 0 to 4.
+
+    Messages name `option` as the place of a mistake.
+    """
     key, equals, listed = text.partition("=")
     if not equals or not key.strip() or not listed.strip():
         raise EpisodeError(f"{option} {text!r} is not of the form section.key=value,value,….")
@@ -80,21 +92,18 @@ def parse_axis(text: str, option: str = "--over") -> tuple[str, list[Any]]:
         values: list[Any] = list(range(low, high + 1))
     else:
         whole = parse_value(listed)
-        values = whole if isinstance(whole, list) else _split(listed)
+        parts = [parse_value(part.strip()) for part in listed.split(",")]
+        values = whole if isinstance(whole, list) else parts
     return key.strip(), _checked(key.strip(), values)
 
 
-def _plain(key: str) -> str:
-    """`algorithm` for `algorithm.name`, which is the same setting."""
+def _without_name(key: str) -> str:
+    """Shorten `algorithm.name` to `algorithm`, which is the same setting."""
     return key.strip().removesuffix(".name")
 
 
-def _split(listed: str) -> list[Any]:
-    return [parse_value(part.strip()) for part in listed.split(",")]
-
-
 def _axes_in(table: Any, prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """The axes of a [sweep] table; dotted keys may be quoted or be tables of their own."""
+    """Yield the axes of a [sweep] table, whose dotted keys may be quoted or be nested tables."""
     if not isinstance(table, Mapping):
         raise EpisodeError(f"{SECTION} is {table!r}: it must be a table of settings and lists.")
     for key, value in table.items():
@@ -110,5 +119,5 @@ def _axes_in(table: Any, prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
 
 def _checked(key: str, values: list[Any]) -> list[Any]:
     if not values or "" in values:
-        raise EpisodeError(f"The sweep over {key} has an empty value: list them as a,b,c.")
+        raise EpisodeError(f"The sweep over {key} has an empty value: list the values as a,b,c.")
     return values

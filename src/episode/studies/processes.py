@@ -1,13 +1,16 @@
-"""Runs in processes of their own, several at once; one that dies takes nobody with it."""
+"""Play the runs of a sweep in several worker processes; one that dies fails only its own run."""
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -15,134 +18,144 @@ from typing import Any
 from episode.errors import EpisodeError
 from episode.runs.config import Experiment
 from episode.runs.records import Record
-from episode.studies.child_process import start_apart
-from episode.studies.sweep import Display, Orders, Outcome, play_one
+from episode.studies.sweep import RunOutcome, SweepOptions, SweepProgress, play_as_outcome
 
-SPOKEN_EVERY = 0.1
-"""Seconds between two rounds that a process tells of."""
+REPORT_SECONDS = 0.1
+"""Shortest time between two rounds that a worker process reports."""
 
 
 @dataclass
-class _Seat:
-    """A process, the line to it, and what it is playing."""
+class _Worker:
+    """A worker process, the pipe to it, and the name of the run that it is playing."""
 
     process: BaseProcess
-    line: Connection
-    playing: str | None = None
+    pipe: Connection
+    run: str | None = None
 
 
-def play_apart(
-    pending: Sequence[Experiment], orders: Orders, jobs: int, display: Display
-) -> Iterator[Outcome]:
-    """Plays the experiments over `jobs` processes, and yields how each ended, as it ends."""
+def play_in_processes(
+    pending: Sequence[Experiment], options: SweepOptions, jobs: int, progress: SweepProgress
+) -> Iterator[RunOutcome]:
+    """Play the experiments in `jobs` processes, and yield the outcome of each as it ends.
+
+    Raises:
+        KeyboardInterrupt: `options.stop()` became true; the rounds under way have been saved.
+    """
     threads = max(1, (os.cpu_count() or 1) // jobs)
     waiting = deque(pending)
-    seats = [_sit_down(orders, threads) for _ in range(jobs)]
+    workers = [_start_worker(options, threads) for _ in range(jobs)]
     try:
         stopping = False
         while True:
-            for seat in seats:
-                if seat.playing is None and waiting and not stopping:
-                    _hand_over(seat, waiting.popleft(), display)
-            busy = [s for s in seats if s.playing is not None]
+            for worker in workers:
+                if worker.run is None and waiting and not stopping:
+                    _assign(worker, waiting.popleft(), progress)
+            busy = {w.pipe: w for w in workers if w.run is not None}
             if not busy:
                 break
-            for line in wait([s.line for s in busy], timeout=0.2):
-                seat = next(s for s in busy if s.line is line)
-                outcome = _listen(seat, display)
+            for pipe in wait(list(busy), timeout=0.2):
+                worker = busy[pipe]  # type: ignore[index]  # `wait` returns what it was given
+                outcome = _receive(worker, progress)
                 if outcome is not None:
                     yield outcome
-                    if not seat.process.is_alive():
-                        seats[seats.index(seat)] = _sit_down(orders, threads)
-            if not stopping and orders.stop is not None and orders.stop():
+                    if not worker.process.is_alive():
+                        workers[workers.index(worker)] = _start_worker(options, threads)
+            if not stopping and options.stop is not None and options.stop():
                 stopping = True
-                for seat in busy:
+                for pipe in busy:
                     with contextlib.suppress(OSError):
-                        seat.line.send(None)
+                        pipe.send(None)
         if stopping:
             raise KeyboardInterrupt
     finally:
-        _clear(seats)
+        _stop_workers(workers)
 
 
-def _sit_down(orders: Orders, threads: int) -> _Seat:
-    return _Seat(*start_apart(_serve, replace(orders, stop=None), threads))
-
-
-def _hand_over(seat: _Seat, experiment: Experiment, display: Display) -> None:
-    seat.playing = experiment.name
-    display.begin(experiment.name, experiment)
-    with contextlib.suppress(OSError):  # it has died: that is found out by listening
-        seat.line.send(experiment.to_dict())
-
-
-def _listen(seat: _Seat, display: Display) -> Outcome | None:
-    """One message: a round, an outcome, or the end of the line, where the process has died."""
-    assert seat.playing is not None
+def _start_worker(options: SweepOptions, threads: int) -> _Worker:
+    """Start a daemon process that runs `_work`, connected to this one by a pipe."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    arguments = (theirs, replace(options, stop=None), threads)
+    process = context.Process(target=_work, args=arguments, daemon=True)
+    # Ctrl-C must not reach the worker, not even while it imports: it inherits a mask. The resource
+    # tracker must run already, because starting it would remove the mask again.
+    resource_tracker.ensure_running()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        kind, content = seat.line.recv()
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _assign(worker: _Worker, experiment: Experiment, progress: SweepProgress) -> None:
+    worker.run = experiment.name
+    progress.begin(experiment.name, experiment)
+    with contextlib.suppress(OSError):  # if the worker has died, `_receive` finds out
+        worker.pipe.send(experiment.to_dict())
+
+
+def _receive(worker: _Worker, progress: SweepProgress) -> RunOutcome | None:
+    """Handle one message of a worker; returns an outcome if its run has ended.
+
+    Raises:
+        EpisodeError: the worker reports a mistake that concerns the whole sweep.
+    """
+    assert worker.run is not None
+    try:
+        kind, content = worker.pipe.recv()
     except (EOFError, OSError):
-        seat.process.join(timeout=10)
-        reason = f"its process ended with code {seat.process.exitcode}; it goes on in the next try"
-        kind, content = "outcome", Outcome(seat.playing, "failed", reason)
+        worker.process.join(timeout=10)
+        reason = f"its process ended with code {worker.process.exitcode}; sweep again to resume it"
+        kind, content = "outcome", RunOutcome(worker.run, "failed", reason)
     if kind == "round":
-        display.round(seat.playing, content)
+        progress.round(worker.run, content)
         return None
     if kind == "mistake":
         raise EpisodeError(content)
-    seat.playing = None
-    assert isinstance(content, Outcome)
-    display.end(content)
+    worker.run = None
+    assert isinstance(content, RunOutcome)
+    progress.end(content)
     return content
 
 
-def _clear(seats: Sequence[_Seat]) -> None:
-    """Nobody stays behind: whoever does not leave at the end of the line is ended."""
-    for seat in seats:
-        seat.line.close()
-    for seat in seats:
-        seat.process.join(timeout=2)
-        if seat.process.is_alive():
-            seat.process.terminate()
-            seat.process.join(timeout=10)
+def _stop_workers(workers: Sequence[_Worker]) -> None:
+    """Close all pipes, and terminate the workers that do not end because of that."""
+    for worker in workers:
+        worker.pipe.close()
+    for worker in workers:
+        worker.process.join(timeout=2)
+        if worker.process.is_alive():
+            worker.process.terminate()
+            worker.process.join(timeout=10)
 
 
-def _serve(line: Connection, orders: Orders, threads: int) -> None:
-    """A process of the sweep: plays what it is sent, until the line ends or it is told to stop."""
-    while True:
-        try:
-            values = line.recv()
-        except (EOFError, OSError):
-            return
-        if values is None:
-            return
-        # Whatever is on the line while a run is played, or its end, means: stop.
-        message = _play_order(values, orders, line, threads)
-        try:
-            line.send(message)
-        except OSError:
-            return
+def _work(pipe: Connection, options: SweepOptions, threads: int) -> None:
+    """Play what the pipe delivers, in a worker process, until it is closed or delivers None."""
+    with contextlib.suppress(EOFError, OSError):
+        while (values := pipe.recv()) is not None:
+            pipe.send(_play(values, options, pipe, threads))
 
 
-def _play_order(
-    values: dict[str, Any], orders: Orders, line: Connection, threads: int
+def _play(
+    values: dict[str, Any], options: SweepOptions, pipe: Connection, threads: int
 ) -> tuple[str, Any]:
+    """Play one run; any message that arrives meanwhile, or a closed pipe, asks it to stop."""
+    values["engine"].setdefault("workers", threads)
     experiment = Experiment.from_dict(values)
-    if experiment.engine.workers is None:
-        engine = replace(experiment.engine, workers=threads)
-        experiment = replace(experiment, engine=engine)
-    spoken_at = 0.0
+    reported_at = 0.0
 
-    def show(record: Record) -> None:
-        nonlocal spoken_at
-        if time.monotonic() - spoken_at >= SPOKEN_EVERY:
-            spoken_at = time.monotonic()
+    def report(record: Record) -> None:
+        nonlocal reported_at
+        if time.monotonic() - reported_at >= REPORT_SECONDS:
+            reported_at = time.monotonic()
             with contextlib.suppress(OSError):
-                line.send(("round", record))
+                pipe.send(("round", record))
 
     try:
-        return "outcome", play_one(experiment, orders, show, line.poll)
+        return "outcome", play_as_outcome(experiment, options, report, pipe.poll)
     except KeyboardInterrupt:
-        return "outcome", Outcome(experiment.name, "stopped")
+        return "outcome", RunOutcome(experiment.name, "stopped")
     except EpisodeError as error:
         return "mistake", str(error)

@@ -1,4 +1,4 @@
-"""What a study searches: lists of values, or ranges; the paper's own grids among them."""
+"""What a study searches: lists of values or ranges, among them the paper's own grids."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from episode.runs.config import Experiment
 from episode.studies.grid import at_point, parse_axis
 
 THRESHOLD = "threshold"
-"""γ/η, searched as such: the paper's grids are γ x γ/η, and η = γ / (γ/η)."""
+"""The clipping threshold γ/η. The paper's grids are γ × γ/η, so it is searched like a setting."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from low to high; by their logarithm where low is above 0, unless whole."""
+    """Numbers from low to high, drawn on a logarithmic scale if low is above 0 and not whole."""
 
     low: float
     high: float
@@ -29,7 +29,7 @@ class Range:
 Space = dict[str, list[Any] | Range]
 
 PAPER: Space = {"schedule.gamma": [0.01, 0.03, 0.1], THRESHOLD: [0.1, 1 / 3, 1.0, 10 / 3, 10.0]}
-"""SNLI's 15 pairs (appendix E.3)."""
+"""The 15 pairs that the paper tried on SNLI (appendix E.3)."""
 _FIVE = [0.01, 0.03, 0.1, 0.3, 1.0]
 PAPER_BY_TASK: dict[str, Space] = {
     "sentiment140": {"schedule.eta": [*_FIVE], "schedule.gamma": [*_FIVE]},
@@ -37,27 +37,23 @@ PAPER_BY_TASK: dict[str, Space] = {
 }
 PAPER_LOCAL_STEPS = 4
 PAPER_SIMILARITY = 50.0
-"""Where the paper tuned CELGC on SNLI; the pair was then used everywhere."""
+"""Where the paper tuned CELGC on SNLI; it then used the best pair everywhere."""
 
 
 def parse_space(given: Sequence[str], task: str) -> Space:
-    """The space of `--search` options; without any, the paper's grid for the task."""
+    """Parse `--search` options; without any, return the paper's grid for the task."""
     if not given:
         return dict(PAPER_BY_TASK.get(task, PAPER))
     space: Space = {}
     for text in given:
-        key, _, listed = text.partition("=")
-        span = re.fullmatch(r"\s*([-+.\deE]+?)\.\.([-+.\deE]+)\s*", listed)
-        if span is None:
-            key, values = parse_axis(text, "--search")
-            space[key] = values
-        else:
-            space[key.strip()] = _range(text, *span.groups())
-        if key.strip() != THRESHOLD and get_close_matches(key.strip(), [THRESHOLD], cutoff=0.8):
-            raise unknown("setting", key.strip(), [THRESHOLD])
+        key, _, listed = (part.strip() for part in text.partition("="))
+        span = re.fullmatch(r"([-+.\deE]+?)\.\.([-+.\deE]+)", listed)
+        space[key] = _range(text, *span.groups()) if span else parse_axis(text, "--search")[1]
+        if key != THRESHOLD and get_close_matches(key, [THRESHOLD], cutoff=0.8):
+            raise unknown("setting", key, [THRESHOLD])
     if {THRESHOLD, "schedule.eta", "schedule.gamma"} <= space.keys():
         raise EpisodeError(
-            "η, γ and γ/η are searched, but two of them give the third: leave one out."
+            "η, γ and γ/η are all searched, but two of them determine the third: leave one out."
         )
     wanted = space.get(THRESHOLD, [1.0])
     tried = [wanted.low, wanted.high] if isinstance(wanted, Range) else wanted
@@ -67,17 +63,14 @@ def parse_space(given: Sequence[str], task: str) -> Space:
 
 
 def paper_protocol(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The config as the paper tuned: CELGC at I = 4 and s = 50, where nothing else is said."""
+    """Complete a config as the paper tuned: CELGC, I = 4 and s = 50, unless it says otherwise."""
     found: dict[str, Any] = json.loads(json.dumps(values))
-    for key in ("algorithm", "budget"):
-        if isinstance(found.get(key), str):
-            found[key] = {"name": found[key]}
-    algorithm = found.setdefault("algorithm", {})
-    if not algorithm.keys() & {"name", "correction", "clipping"}:
-        algorithm["name"] = "celgc"
-    if hasattr(Experiment.from_dict(found).task, "similarity"):
-        if isinstance(found["task"], str):
-            found["task"] = {"name": found["task"]}
+    for key in ("algorithm", "task"):
+        given = found.get(key, {})
+        found[key] = {"name": given} if isinstance(given, str) else given
+    if not found["algorithm"].keys() & {"name", "correction", "clipping"}:
+        found["algorithm"]["name"] = "celgc"
+    if Experiment.from_dict(found).task.has_setting("similarity"):
         found["task"].setdefault("similarity", PAPER_SIMILARITY)
         found.setdefault("budget", {}).setdefault("local_steps", PAPER_LOCAL_STEPS)
     return found
@@ -86,7 +79,13 @@ def paper_protocol(values: Mapping[str, Any]) -> dict[str, Any]:
 def experiment_at(
     values: Mapping[str, Any], point: Mapping[str, Any], split: str | None
 ) -> Experiment:
-    """The experiment at a point of the space, evaluated on a split of the task's, if it has any."""
+    """Build the experiment at a point of the space.
+
+    Args:
+        values: The config before anything is searched.
+        point: The searched settings; `threshold` sets η from γ, or γ from η if η is searched too.
+        split: The split to evaluate on, for tasks that have several.
+    """
     rest = dict(point)
     threshold = rest.pop(THRESHOLD, None)
     if split is not None:
@@ -95,15 +94,10 @@ def experiment_at(
     if threshold is None:
         return experiment
     if "schedule.gamma" in point or "schedule.eta" not in point:
-        rest["schedule.eta"] = _tidy(experiment.schedule.gamma / threshold)
+        rest["schedule.eta"] = _tidy(float(experiment.schedule.gamma) / threshold)
     else:
-        rest["schedule.gamma"] = _tidy(experiment.schedule.eta * threshold)
+        rest["schedule.gamma"] = _tidy(float(experiment.schedule.eta) * threshold)
     return at_point(values, rest)
-
-
-def describe(space: Space) -> dict[str, Any]:
-    """The space as JSON values: two studies of one space have the same."""
-    return {k: vars(v) if isinstance(v, Range) else v for k, v in space.items()}
 
 
 def _range(text: str, low: str, high: str) -> Range:
@@ -118,5 +112,5 @@ def _range(text: str, low: str, high: str) -> Range:
 
 
 def _tidy(value: float) -> float:
-    """0.3 for 0.1 / (1/3), not 0.30000000000000004."""
+    """Round to 12 digits: 0.3 for 0.1 / (1/3), not 0.30000000000000004."""
     return float(f"{value:.12g}")

@@ -1,4 +1,4 @@
-"""A study: what is searched and how it is judged, and Optuna set up for it."""
+"""A study: what is searched and how trials are compared, with Optuna set up for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from episode.errors import EpisodeError
 from episode.randomness import derive
 from episode.runs.config import Experiment
-from episode.studies.search_space import Range, Space, describe, experiment_at
+from episode.studies.search_space import Range, Space, experiment_at
 
 DATABASE = "study.db"
 
@@ -22,49 +22,49 @@ Pruner = Literal["none", "median", "hyperband"]
 
 @dataclass(frozen=True)
 class Study:
-    """What is searched, and how; two processes with the same study work on the same one."""
+    """What is searched, and how; processes that are given the same study work on it together."""
 
     folder: Path
     values: Mapping[str, Any]
-    """The config, but for what is searched."""
+    """The config before anything is searched."""
     space: Space
     sampler: Sampler = "grid"
     pruner: Pruner = "none"
     trials: int | None = None
-    """How many are wanted in all; a grid has as many as it has points."""
+    """Number of trials; a grid always has one for each of its points."""
     seed: int = 0
+    """Random seed of the sampler."""
     metric: str | None = None
-    maximise: bool | None = None
+    """The metric that trials are compared by; None for the task's usual one."""
 
     def base(self) -> Experiment:
         """The experiment before anything is searched."""
         return experiment_at(self.values, {}, self.split())
 
     def split(self) -> str | None:
-        """The validation split, where a task has one: the test split is for reporting."""
-        plain = experiment_at(self.values, {}, None)
-        return "validation" if hasattr(plain.task, "evaluate_on") else None
+        """The validation split if the task has one: the test split is kept for reporting."""
+        task = experiment_at(self.values, {}, None).task
+        return "validation" if "validation" in task.splits else None
 
-    def judged_by(self) -> tuple[str, bool]:
-        """The figure that is compared, and whether more of it is better."""
-        if self.metric is not None:
-            better = "accuracy" in self.metric if self.maximise is None else self.maximise
-            return self.metric, better
-        return ("validation_accuracy", True) if self.split() else ("value", False)
+    def criterion(self) -> tuple[str, bool]:
+        """The metric that trials are compared by, and whether larger values are better."""
+        usual = "validation_accuracy" if self.split() else "value"
+        metric = usual if self.metric is None else self.metric
+        return metric, "accuracy" in metric
 
     @property
-    def wanted(self) -> int:
-        """How many trials there are to be."""
+    def total_trials(self) -> int:
+        """How many trials complete the study."""
         if self.sampler == "grid":
             return math.prod(len(v) for v in self.space.values() if isinstance(v, list))
         return self.trials or 20
 
     def description(self) -> dict[str, Any]:
-        """What makes it this study; how many trials are wanted may change."""
-        metric, maximise = self.judged_by()
+        """What identifies the study; the number of trials may still change."""
+        metric, maximise = self.criterion()
         return {
             "config": self.base().to_dict(),
-            "space": describe(self.space),
+            "space": {k: vars(v) if isinstance(v, Range) else v for k, v in self.space.items()},
             "sampler": self.sampler,
             "pruner": self.pruner,
             "seed": self.seed,
@@ -72,29 +72,28 @@ class Study:
             "maximise": maximise,
         }
 
-
-def check_study(study: Study) -> None:
-    """Refuses what cannot be searched, before any trial."""
-    if not study.space:
-        raise EpisodeError("A study needs something to search: --search schedule.eta=0.01..1.")
-    ranges = [k for k, v in study.space.items() if isinstance(v, Range)]
-    if study.sampler == "grid" and ranges:
-        raise EpisodeError(
-            f"A grid needs lists of values, but {ranges[0]} is a range: "
-            "list them, or use --sampler tpe."
-        )
-    first: dict[str, Any] = {
-        k: v[0] if isinstance(v, list) else (round(v.low) if v.whole else v.low)
-        for k, v in study.space.items()
-    }
-    experiment_at(study.values, first, study.split())  # a mistake in a key is found at once
+    def check(self) -> None:
+        """Refuse what cannot be searched, before any trial."""
+        if not self.space:
+            raise EpisodeError("A study needs something to search: --search schedule.eta=0.01..1.")
+        ranges = [k for k, v in self.space.items() if isinstance(v, Range)]
+        if self.sampler == "grid" and ranges:
+            raise EpisodeError(
+                f"A grid needs lists of values, but {ranges[0]} is a range: "
+                "list the values, or use --sampler tpe."
+            )
+        first: dict[str, Any] = {
+            k: v[0] if isinstance(v, list) else (round(v.low) if v.whole else v.low)
+            for k, v in self.space.items()
+        }
+        experiment_at(self.values, first, self.split())  # finds mistakes in keys
 
 
 def open_study(study: Study) -> Any:
-    """Optuna's study in the folder; made, if it is not there."""
-    optuna = optuna_package()
+    """Open Optuna's study in the folder, or create it."""
+    optuna = import_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    _, maximise = study.judged_by()
+    _, maximise = study.criterion()
     try:
         return optuna.create_study(
             storage=f"sqlite:///{study.folder / DATABASE}",
@@ -110,18 +109,19 @@ def open_study(study: Study) -> Any:
 
 
 def sampler_of(study: Study, done: int) -> Any:
-    """A sampler whose choice depends on the seed and the trials so far, and on nothing else."""
-    samplers = optuna_package().samplers
-    seed = derive(study.seed, "tune", done) % 2**31
+    """A sampler whose choice depends only on the study's seed and the trials so far."""
+    samplers = import_optuna().samplers
     if study.sampler == "grid":
         return samplers.GridSampler(study.space, seed=study.seed)
+    seed = derive(study.seed, "tune", done) % 2**31
+    startup = min(10, max(3, study.total_trials // 3))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(3, study.wanted // 3)))
+        return samplers.TPESampler(seed=seed, n_startup_trials=startup)
 
 
 def _pruner(study: Study) -> Any:
-    pruners = optuna_package().pruners
+    pruners = import_optuna().pruners
     if study.pruner == "none":
         return pruners.NopPruner()
     rounds = study.base().budget.rounds
@@ -131,7 +131,7 @@ def _pruner(study: Study) -> Any:
 
 
 def suggest(trial: Any, name: str, values: list[Any] | Range) -> None:
-    """Lets the sampler choose one value."""
+    """Let the sampler choose the value of one setting."""
     if isinstance(values, list):
         trial.suggest_categorical(name, values)
     elif values.whole:
@@ -140,8 +140,8 @@ def suggest(trial: Any, name: str, values: list[Any] | Range) -> None:
         trial.suggest_float(name, values.low, values.high, log=values.low > 0)
 
 
-def optuna_package() -> Any:
-    """Optuna, or an error that says how to get it."""
+def import_optuna() -> Any:
+    """Import Optuna, or say how to install it."""
     try:
         import optuna
     except ImportError:

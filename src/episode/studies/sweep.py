@@ -1,6 +1,6 @@
-"""Many runs in one folder: ended ones are skipped, stopped ones go on, diverged ones are results.
+"""Play many runs in one folder, several at once where there are cores.
 
-Several run at once, each in a process of its own, where there are cores.
+Runs that have ended are skipped, stopped runs are resumed, and a diverged run is a result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from episode.engines.registry import engine_class
 from episode.engines.rendezvous import under_torchrun
@@ -24,166 +24,182 @@ from episode.runs.records import Observe, Record
 from episode.runs.trainer import prepared, train
 
 LOCK = "sweep.lock"
-ENDED = ("finished", "diverged")
+
+Stop = Callable[[], bool]
+"""Asked after every round: whether to save the run and stop."""
+Watch = Callable[[str, Experiment], Observe | None]
+"""Called with the name and experiment of a run that begins; returns an observer, or None."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a run of the sweep ended."""
+class RunOutcome:
+    """How a run of a sweep ended."""
 
     name: str
     status: str
     """finished, diverged, failed, or stopped."""
     reason: str = ""
     skipped: bool = False
-    """It had ended before this sweep came to it."""
+    """Whether it had ended before the sweep started."""
 
 
-class Display(Protocol):
-    """Whoever shows how the sweep is getting on."""
-
-    def begin(self, name: str, experiment: Experiment) -> None:
-        """A run starts, or goes on."""
-
-    def round(self, name: str, record: Record) -> None:
-        """A round of it was played."""
-
-    def end(self, outcome: Outcome) -> None:
-        """It ended; also called for runs that are skipped."""
-
-
-class Silent:
-    """A display that shows nothing."""
+class SweepProgress(Protocol):
+    """Shows the progress of a sweep; a subclass overrides what it needs."""
 
     def begin(self, name: str, experiment: Experiment) -> None:
-        pass
+        """A run starts or is resumed."""
+        return
 
     def round(self, name: str, record: Record) -> None:
-        pass
+        """A run has played a round."""
+        return
 
-    def end(self, outcome: Outcome) -> None:
-        pass
+    def end(self, outcome: RunOutcome) -> None:
+        """A run has ended, or is skipped."""
+        return
+
+
+class NoProgress(SweepProgress):
+    """Shows nothing."""
 
 
 @dataclass(frozen=True)
-class Orders:
-    """How a sweep is played."""
+class SweepOptions:
+    """Where and how a sweep is played."""
 
     folder: Path
     jobs: int | None = None
-    """Runs at once; None for as many as there are cores."""
+    """Runs at the same time; None for one per core."""
     track: bool = False
     """Whether each run writes TensorBoard events."""
-    stop: Callable[[], bool] | None = None
+    stop: Stop | None = None
     axes: dict[str, list[Any]] | None = None
-    """What is varied, to be written down once nobody else is at work there."""
+    """The settings that vary, which are written to the folder once it is locked."""
 
 
 def sweep(
-    experiments: Sequence[Experiment], orders: Orders, display: Display | None = None
-) -> list[Outcome]:
-    """Plays all experiments below the folder, in folders of their names, and says how they ended.
+    experiments: Sequence[Experiment], options: SweepOptions, progress: SweepProgress | None = None
+) -> list[RunOutcome]:
+    """Play all experiments, each in a folder of its own below `options.folder`.
 
-    Raises KeyboardInterrupt once `stop()` is true and the rounds under way are saved.
+    Returns:
+        The outcome of each experiment, in the same order.
+
+    Raises:
+        KeyboardInterrupt: `options.stop()` became true; the rounds under way have been saved.
+        EpisodeError: another sweep is using the folder, or a config has a mistake.
     """
-    display = display or Silent()
-    with _alone(orders.folder):
-        if orders.axes is not None:
-            write_plan(orders.folder, orders.axes, experiments)
+    progress = progress or NoProgress()
+    with _locked(options.folder):
+        if options.axes is not None:
+            write_plan(options.folder, options.axes, experiments)
         outcomes = {}
         pending = []
         for experiment in experiments:
-            outcome = None if under_torchrun() else _ended(orders.folder, experiment)
+            outcome = None if under_torchrun() else _earlier_outcome(options.folder, experiment)
             if outcome is None:
                 pending.append(experiment)
             else:
                 outcomes[experiment.name] = outcome
-                display.end(outcome)
-        jobs = min(orders.jobs or os.cpu_count() or 1, len(pending))
+                progress.end(outcome)
+        jobs = min(options.jobs or os.cpu_count() or 1, len(pending))
         if under_torchrun() or not all(engine_class(e.engine.name).single_process for e in pending):
             jobs = 1  # each run has processes of its own
         if jobs > 1:
-            from episode.studies.processes import play_apart
+            from episode.studies.processes import play_in_processes
 
-            played = play_apart(pending, orders, jobs, display)
+            played = play_in_processes(pending, options, jobs, progress)
         else:
-            played = _play_in_turn(pending, orders, display)
+            played = _play_in_this_process(pending, options, progress)
         for outcome in played:
             outcomes[outcome.name] = outcome
         return [outcomes[e.name] for e in experiments]
 
 
 def play(
-    experiment: Experiment, target: Path, observe: Observe | None, stop: Callable[[], bool] | None
+    experiment: Experiment, folder: Path, observe: Observe | None, stop: Stop | None
 ) -> Record:
-    """Run one experiment, on the engine that its config names, and return its summary."""
+    """Play or resume one run on the engine that its config names, and return its summary.
+
+    Every run of a sweep, a study, the demo and a recipe starts here.
+    """
     with prepared(lambda: experiment) as (_, job):
-        return train(job, target, observe, stop).summary
+        return train(job, folder, observe, stop).summary
 
 
-def play_one(
-    experiment: Experiment, orders: Orders, show: Observe, stop: Callable[[], bool] | None
-) -> Outcome:
-    """One run as an outcome: a client's own failure is one too, a mistake in the config is not."""
-    target = orders.folder / experiment.name
+def play_as_outcome(
+    experiment: Experiment, options: SweepOptions, show: Observe, stop: Stop | None
+) -> RunOutcome:
+    """Play one run of a sweep; a failure of the run becomes its outcome.
+
+    Raises:
+        EpisodeError: the config has a mistake, or the cluster is lost: this ends the sweep.
+    """
+    folder = options.folder / experiment.name
     try:
-        with tracked(target, orders.track, show) as observe:
-            summary = play(experiment, target, observe, stop)
+        with tracked(folder, options.track, show) as observe:
+            summary = play(experiment, folder, observe, stop)
     except ClientError as error:
-        return Outcome(experiment.name, "failed", str(error))
+        return RunOutcome(experiment.name, "failed", str(error))
     except EpisodeError:
-        raise  # a mistake that the user can put right, or a cluster that is gone
-    except Exception as error:  # noqa: BLE001 - one run's failure is not the sweep's
-        return Outcome(experiment.name, "failed", f"{type(error).__name__}: {error}")
-    return Outcome(experiment.name, summary["status"], summary.get("reason", ""))
+        raise
+    except Exception as error:  # noqa: BLE001 - one run's failure must not end the sweep
+        return RunOutcome(experiment.name, "failed", f"{type(error).__name__}: {error}")
+    return RunOutcome(experiment.name, summary["status"], summary.get("reason", ""))
 
 
 def write_plan(folder: Path, axes: dict[str, Any], experiments: Sequence[Experiment]) -> None:
-    """Leaves a list of the sweep's runs in its folder, for whoever watches or reports."""
-    runs = [e.name for e in experiments]
-    store.write_text(
-        folder / store.SWEEP, store.dumps({"axes": axes, "runs": runs}, indent=2) + "\n"
-    )
+    """Write the sweep's axes and runs to its folder, for `episode watch` and `report`."""
+    plan = {"axes": axes, "runs": [e.name for e in experiments]}
+    store.write_text(folder / store.SWEEP, store.dumps(plan, indent=2) + "\n")
 
 
-def _play_in_turn(
-    pending: Sequence[Experiment], orders: Orders, display: Display
-) -> Iterator[Outcome]:
+def _play_in_this_process(
+    pending: Sequence[Experiment], options: SweepOptions, progress: SweepProgress
+) -> Iterator[RunOutcome]:
     for experiment in pending:
-        display.begin(experiment.name, experiment)
-        show = functools.partial(display.round, experiment.name)
-        outcome = play_one(experiment, orders, show, orders.stop)
-        display.end(outcome)
+        progress.begin(experiment.name, experiment)
+        observe = functools.partial(progress.round, experiment.name)
+        outcome = play_as_outcome(experiment, options, observe, options.stop)
+        progress.end(outcome)
         yield outcome
 
 
-def _ended(folder: Path, experiment: Experiment) -> Outcome | None:
-    """The outcome of a run that needs no more work; read from its summary alone."""
+def _earlier_outcome(folder: Path, experiment: Experiment) -> RunOutcome | None:
+    """Outcome of a run that has ended already, read from its summary; None for all others."""
     path = folder / experiment.name / store.SUMMARY
-    if not path.exists():
+    summary = store.read_json(path) if path.exists() else {}
+    if summary.get("status") not in ("finished", "diverged"):
         return None
-    summary = store.read_json(path)
-    if summary.get("status") not in ENDED:
-        return None
-    return Outcome(experiment.name, summary["status"], summary.get("reason", ""), skipped=True)
+    return RunOutcome(experiment.name, summary["status"], summary.get("reason", ""), skipped=True)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keeps a second sweep out of the folder."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Refuse a second sweep in the folder; under torchrun, the first process holds the lock."""
     if under_torchrun() and os.environ.get("RANK") != "0":
         yield
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
+        lock = try_lock(folder / LOCK)
     except OSError as error:
         raise EpisodeError(f"The folder {folder} cannot be written: {error.strerror}.") from None
+    if lock is None:
+        raise EpisodeError(
+            f"Another sweep is running in {folder}: wait for it, or choose another --folder."
+        )
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise EpisodeError(
-                f"Another sweep is at work in {folder}: wait for it, or choose another --folder."
-            ) from None
         yield
+
+
+def try_lock(path: Path) -> IO[str] | None:
+    """Lock a file until it is closed; None if another process holds the lock."""
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    lock.write(str(os.getpid()))
+    return lock

@@ -1,36 +1,27 @@
-"""Settings chosen fairly: a study in a folder, on which several processes may work.
+"""Tuning: play the trials of a study, alone or together with other processes.
 
-Optuna keeps the trials in SQLite. What a trial costs is a run in a folder of its own, so nothing
-that has been played is played again. Whoever works on a trial holds a lock on it; a trial whose
-lock is free was left by a process that is gone, and the next one goes on with it.
+Optuna keeps the trials in an SQLite database. Each trial is a run in a folder of its own, so
+nothing is played twice. A process holds a lock on the trial that it plays. A running trial without
+a lock was left behind by a process that died, and the next process resumes it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from episode.errors import EpisodeError, differences
 from episode.results import store
 from episode.runs.config import Experiment, to_toml
-from episode.runs.records import Record
-from episode.runs.trainer import job_of
+from episode.runs.records import Observe, Record
 from episode.studies.search_space import experiment_at
-from episode.studies.study import (
-    Study,
-    check_study,
-    open_study,
-    optuna_package,
-    sampler_of,
-    suggest,
-)  # fmt: skip
-from episode.studies.sweep import play
+from episode.studies.study import Study, import_optuna, open_study, sampler_of, suggest
+from episode.studies.sweep import Stop, Watch, play, try_lock
 
 STUDY = "study.json"
 RUNS = "runs"
@@ -40,33 +31,38 @@ LOCKS = "locks"
 
 @dataclass
 class Trial:
-    """One point of the space and what it came to."""
+    """One point of a study's search space, and its result."""
 
     number: int
     point: dict[str, Any]
     status: str
+    """complete, pruned, failed or diverged."""
     value: float | None
+    """The metric that trials are compared by, if the trial has it."""
     experiment: Experiment
 
 
 @dataclass
-class Tuner:
-    """Works on a study until it has all its trials."""
+class StudyRunner:
+    """Plays the trials of a study until it is complete."""
 
     study: Study
-    watch: Callable[[str, Experiment], Callable[[Record], None] | None] = field(
-        default=lambda name, experiment: None
-    )
-    stop: Callable[[], bool] | None = None
-    elsewhere: int = 0
-    """Trials that other processes were still at work on when this one had no more to do."""
+    watch: Watch | None = None
+    stop: Stop | None = None
+    running_elsewhere: int = 0
+    """Trials that other processes were still playing when this one ran out of work."""
 
     def run(self) -> list[Trial]:
-        """Plays what is missing, and returns all trials, the best first."""
-        check_study(self.study)
+        """Play the trials that are missing, and return all trials, the best first.
+
+        Raises:
+            EpisodeError: the study has a mistake, or its folder holds something else.
+            KeyboardInterrupt: `stop()` became true; the round under way has been saved.
+        """
+        self.study.check()
         folder = self.study.folder
         if not (folder / STUDY).exists():
-            _check_place(folder)
+            _check_folder(folder)
             _check_metric(self.study)
         (folder / LOCKS).mkdir(parents=True, exist_ok=True)
         with _locked(folder / LOCKS / "study"):
@@ -76,20 +72,20 @@ class Tuner:
             trial, lock = mine
             with lock:
                 self._play(opened, trial)
-        running = optuna_package().trial.TrialState.RUNNING
-        self.elsewhere = len(opened.get_trials(deepcopy=False, states=(running,)))
+        running = import_optuna().trial.TrialState.RUNNING
+        self.running_elsewhere = len(opened.get_trials(deepcopy=False, states=(running,)))
         found = trials_of(self.study, opened)
         _write_best(self.study, found)
         return found
 
     def _next(self, opened: Any) -> tuple[Any, IO[str]] | None:
-        """A trial nobody works on: one that was left, or a new one; None if all are there."""
-        optuna = optuna_package()
+        """Lock a trial that was left behind, or a new one; None if there is nothing left to do."""
+        optuna = import_optuna()
         state = optuna.trial.TrialState
         counted = (state.COMPLETE, state.PRUNED, state.RUNNING)
         with _locked(self.study.folder / LOCKS / "study"):
             for frozen in opened.get_trials(deepcopy=False, states=(state.RUNNING,)):
-                lock = _try_lock(self._lock_of(frozen.number))
+                lock = try_lock(self._lock_of(frozen.number))
                 if lock is None:
                     continue
                 if self._can_be_completed(frozen):
@@ -101,30 +97,31 @@ class Tuner:
                 opened.tell(frozen.number, state=state.FAIL)  # its point is drawn again, below
                 lock.close()
             done = opened.get_trials(deepcopy=False, states=counted)
-            if len(done) >= self.study.wanted:
+            if len(done) >= self.study.total_trials:
                 return None
             opened.sampler = sampler_of(self.study, len(done))
             trial = opened.ask()
-            lock = _try_lock(self._lock_of(trial.number))
+            lock = try_lock(self._lock_of(trial.number))
             assert lock is not None
             return self._choose(opened, trial, lock)
 
     def _choose(self, opened: Any, trial: Any, lock: IO[str]) -> tuple[Any, IO[str]]:
-        """Gives the trial a value for all that is searched; what it has, it keeps."""
+        """Choose a value for every searched setting that the trial does not have yet."""
         try:
             for name, values in self.study.space.items():
                 suggest(trial, name, values)
         except BaseException:
             lock.close()
             raise
-        # Told of the last point, a grid sampler would stop a loop of Optuna's; there is none.
-        opened.sampler = optuna_package().samplers.RandomSampler(seed=0)
+        # After the last point, a grid sampler would try to stop Optuna's own loop, which is not
+        # running here.
+        opened.sampler = import_optuna().samplers.RandomSampler(seed=0)
         return trial, lock
 
     def _can_be_completed(self, frozen: Any) -> bool:
-        """Whether the rest of a point comes out as it would have, had nobody been killed over it.
+        """Whether the rest of a trial's point can be chosen as if its process had not died.
 
-        A grid's point is known by its number. A sampler that draws must begin at the beginning.
+        The number of a trial determines a grid's point; other samplers must draw it as a whole.
         """
         missing = self.study.space.keys() - frozen.params.keys()
         return self.study.sampler == "grid" or not missing or not frozen.params
@@ -132,30 +129,31 @@ class Tuner:
     def _play(self, opened: Any, trial: Any) -> None:
         study = self.study
         experiment = experiment_at(study.values, trial.params, study.split())
-        judge = _Judge(
+        observer = _PruningObserver(
             trial,
-            study.judged_by()[0],
+            study.criterion()[0],
             experiment.plan().rounds_of_one_step,
-            self.watch(f"trial {trial.number}", experiment),
+            self.watch(f"trial {trial.number}", experiment) if self.watch else None,
             set(opened.trials[trial.number].intermediate_values),
         )
 
         def stop() -> bool:
-            return judge.pruned or (self.stop is not None and self.stop())
+            return observer.pruned or (self.stop is not None and self.stop())
 
+        folder = study.folder / RUNS / experiment.name
         try:
-            summary = play(experiment, study.folder / RUNS / experiment.name, judge, stop)
+            summary = play(experiment, folder, observer, stop)
         except KeyboardInterrupt:
-            if not judge.pruned:
+            if not observer.pruned:
                 raise
-            store.write_text(study.folder / RUNS / experiment.name / store.PRUNED, "")
-            opened.tell(trial, state=optuna_package().trial.TrialState.PRUNED)
+            store.write_text(folder / store.PRUNED, "")
+            opened.tell(trial, state=import_optuna().trial.TrialState.PRUNED)
             return
         opened.tell(trial, self._value(summary))
 
     def _value(self, summary: Record) -> float:
-        """What the run is compared by; what has no finite figure is the worst there is."""
-        metric, maximise = self.study.judged_by()
+        """The metric of a run; the worst possible value if it diverged."""
+        metric, maximise = self.study.criterion()
         if summary["status"] == "finished":
             _require_metric(metric, summary["metrics"])
         value = float(summary["metrics"].get(metric, math.nan))
@@ -168,16 +166,16 @@ class Tuner:
 
 
 @dataclass
-class _Judge:
-    """Tells Optuna of a run's figure as it goes, and hears whether it has fallen behind.
+class _PruningObserver:
+    """Reports a trial's metric to Optuna while it runs, and asks whether to prune the trial.
 
-    A run that goes on may play rounds again that were told of before: they are not told twice.
+    A resumed run may replay rounds that have been reported before: they are not reported twice.
     """
 
     trial: Any
     metric: str
     rounds_per_step: int
-    show: Callable[[Record], None] | None
+    show: Observe | None
     reported: set[int]
     pruned: bool = False
 
@@ -196,30 +194,29 @@ class _Judge:
 
 
 def trials_of(study: Study, opened: Any) -> list[Trial]:
-    """All trials, the best first; a point that came up twice counts once."""
-    _, maximise = study.judged_by()
+    """All trials that have ended, the best first; each point counts once."""
+    _, maximise = study.criterion()
     found: dict[str, Trial] = {}
     for frozen in opened.get_trials(deepcopy=False):
         if frozen.params.keys() != study.space.keys() or not frozen.state.is_finished():
             continue
         experiment = experiment_at(study.values, frozen.params, study.split())
-        value = frozen.value
-        status = frozen.state.name.lower()
+        status, value = frozen.state.name.lower(), frozen.value
         if value is not None and not math.isfinite(value):
             status, value = "diverged", None
         trial = Trial(frozen.number, dict(frozen.params), status, value, experiment)
         found.setdefault(experiment.id, trial)
 
     def rank(trial: Trial) -> tuple[bool, float, int]:
-        known = trial.value is not None and trial.status == "complete"
-        value = trial.value if known and trial.value is not None else 0.0
-        return not known, -value if maximise else value, trial.number
+        if trial.value is None or trial.status != "complete":
+            return True, 0.0, trial.number
+        return False, -trial.value if maximise else trial.value, trial.number
 
     return sorted(found.values(), key=rank)
 
 
 def _write_best(study: Study, trials: list[Trial]) -> None:
-    """The best config, to be run and reported on the test split."""
+    """Write the best config, set to be evaluated on the test split."""
     if not trials or trials[0].status != "complete":
         return
     split = "test" if study.split() else None
@@ -228,7 +225,7 @@ def _write_best(study: Study, trials: list[Trial]) -> None:
 
 
 def _claim(study: Study) -> None:
-    """Makes the folder this study's, or refuses one that is another's."""
+    """Write the study's description to its folder, or refuse the folder of another study."""
     path = study.folder / STUDY
     ours = store.loads(store.dumps(study.description()))
     if not path.exists():
@@ -241,8 +238,8 @@ def _claim(study: Study) -> None:
         )
 
 
-def _check_place(folder: Path) -> None:
-    """Keeps a new study out of what is something else, and out of another study."""
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder for a new study that holds, or lies in, a run, a sweep or a study."""
     around = [folder, folder.parent]
     taken = [p.parent for f in around for p in (f / store.CONFIG, f / store.SWEEP) if p.exists()]
     taken += [p.parent for p in (folder.parent / STUDY, *folder.glob(f"*/{STUDY}")) if p.exists()]
@@ -251,32 +248,21 @@ def _check_place(folder: Path) -> None:
 
 
 def _check_metric(study: Study) -> None:
-    """Finds out before any trial whether the task has the figure that was asked for."""
-    if study.metric is not None and study.base().engine.name != "flower":  # sites add their own
-        task = job_of(study.base()).task
+    """Check before any trial that the task has the metric; on Flower, sites may add their own."""
+    if study.metric is not None and study.base().engine.name != "flower":
+        task = study.base().task.build(study.base().seed, "cpu")
         _require_metric(study.metric, task.evaluate(*task.initial()))
 
 
 def _require_metric(metric: str, metrics: Mapping[str, float]) -> None:
     if metric not in metrics:
         names = ", ".join(sorted(metrics)) or "none"
-        raise EpisodeError(f"There is no figure {metric!r}: choose --metric from {names}.")
+        raise EpisodeError(f"There is no metric {metric!r}: choose --metric from {names}.")
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Waits for its turn; whoever holds it does so for moments only."""
+    """Wait for a lock that processes hold only for moments."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def _try_lock(path: Path) -> IO[str] | None:
-    lock = path.open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    lock.write(str(os.getpid()))
-    return lock
