@@ -11,7 +11,7 @@ import typer
 from episode.cli.progress import say_trial
 from episode.cli.results import Settings, command_line
 from episode.cli.terminal import AsJson, Quiet, err, out, stoppable, strict
-from episode.errors import EpisodeError, unknown
+from episode.errors import EpisodeError
 
 if TYPE_CHECKING:
     from episode.studies.study import Study
@@ -102,7 +102,14 @@ def tune(
         if algorithm:
             values["algorithm"] = {**values["algorithm"], "name": algorithm}
         study = Study(
-            folder / algorithm, values, space, sampler.value, pruner.value, trials, seed, metric
+            folder / algorithm.rpartition(":")[2],
+            values,
+            space,
+            sampler.value,
+            pruner.value,
+            trials,
+            seed,
+            metric,
         )
         label = study.base().algorithm.label
         with stoppable(command_line()) as stop:
@@ -121,12 +128,11 @@ def tune(
 
 def _algorithms(listed: str) -> list[str]:
     """Split a list of algorithms and check all names, before any of them is tuned."""
-    from episode.core.algorithm import ALGORITHMS
+    from episode.core.algorithm import Algorithm
 
     names = list(dict.fromkeys(n.strip() for n in listed.split(",") if n.strip()))
     for name in names:
-        if name not in ALGORITHMS:
-            raise unknown("algorithm", name, ALGORITHMS)
+        Algorithm.named(name)
     return names
 
 
@@ -175,9 +181,9 @@ def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> 
     ]
     rows = [[*map(_setting_text, row[:-2]), _metric_text(row[-2]), row[-1]] for row in data]
     title = f"{label}: {counted(len(trials), 'trial')}, the best first"
-    sheet = Table(title, columns, rows, left=0, csv_data=CsvData(columns, data))
-    out.print(sheet)
-    sheet.write(study.folder / "trials")
+    table = Table(title, columns, rows, left=0, csv_data=CsvData(columns, data))
+    out.print(table)
+    table.write(study.folder / "trials")
     if not trials or trials[0].status != "complete":
         out.print("No trial finished with a finite metric: widen the search space.")
         return

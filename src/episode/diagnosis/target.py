@@ -43,7 +43,7 @@ def read_target(what: str | None, settings: Sequence[str] = ()) -> Target:
     Raises:
         EpisodeError: There is no such task, config or run, or the run has no checkpoint.
     """
-    if what is None or what in TASKS:
+    if what is None or ":" in what or what in TASKS.names():
         named = [] if what is None else [f"task.name={what}"]
         experiment = read_experiment(None, [*named, *settings])
         return Target(experiment.task_name, experiment)
