@@ -136,5 +136,5 @@ def test_what_fails_on_one_rank_is_told_on_all(tmp_path: Path) -> None:
     (tmp_path / "run" / "config.json").write_text("{}")
     for ended in ranks(2, [*RUN, "--folder", str(tmp_path / "run")]):
         assert ended.code in (1, 2), ended.output
-        assert "holds a run already" in ended.output
+        assert "already holds a run" in ended.output
         assert "Traceback" not in ended.output

@@ -77,7 +77,8 @@ class Distributed(Engine):
         part = self._here.add_up(
             phase, [cohort[k] for k in mine], [weights[k] / total for k in mine], broadcast
         )
-        form = ReplyForm.of(self._algorithm, phase, broadcast.get("memorise", False))
+        options = (broadcast.get(name, 0) for name in ("memorise", "measure_every"))
+        form = ReplyForm.of(self._algorithm, phase, *options)
         return self._exchange(form, part, cohort, mine, broadcast)
 
     def client_states(self) -> dict[int, ClientState]:

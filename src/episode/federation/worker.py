@@ -19,10 +19,10 @@ from episode.federation.corrections import new_memory, write_shift
 from episode.federation.protocols import Draw, Objective, Phase, Reply
 from episode.federation.state import Buffers, ClientState
 
-LOCAL_METRICS = (
-    "loss", "clipped", "largest_norm", "drift", "correction_norm", "gradient_norm",
-)  # fmt: skip
-"""What a client measures in its local steps; None where a value was not measured."""
+LOCAL_METRICS = ("loss", "clipped", "largest_norm", "drift")
+"""What a client measures in its local steps; a value is None if it was not measured."""
+CORRECTION_METRICS = ("correction_norm", "gradient_norm")
+"""What it also measures if it is asked to."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,16 @@ class ReplyForm:
     metrics: tuple[str, ...]
 
     @classmethod
-    def of(cls, algorithm: Algorithm, phase: Phase, memorise: bool = False) -> ReplyForm:
+    def of(
+        cls, algorithm: Algorithm, phase: Phase, memorise: bool = False, measure_every: int = 0
+    ) -> ReplyForm:
         """Return the form of the reply of `Worker.probe` or `Worker.local`."""
         if phase == "probe":
             is_only_phase = not (memorise or algorithm.correction.steps_locally)
             return cls(("gradient",), is_only_phase, ("loss",))
         change = ("change",) if algorithm.correction.remembers else ()
-        return cls(("x", *change), True, LOCAL_METRICS)
+        corrections = CORRECTION_METRICS if measure_every else ()
+        return cls(("x", *change), True, (*LOCAL_METRICS, *corrections))
 
 
 class Worker:
@@ -141,6 +144,8 @@ class Worker:
         state.anchor = None
         drift = norm(torch.sub(self.objective.x, x, out=self._shift))
         reply.metrics = seen.metrics(eta, drift)
+        if measure_every:
+            reply.metrics |= {name: getattr(seen, name) for name in CORRECTION_METRICS}
         return reply
 
     def _load(self, x: Tensor, buffers: Buffers) -> None:
@@ -183,8 +188,6 @@ class _Measured:
             "clipped": sum(1.0 * (size != eta) for size in self.sizes) / len(self.sizes),
             "largest_norm": reduce(maximum, self.norms) if self.norms else None,
             "drift": drift,
-            "correction_norm": self.correction_norm,
-            "gradient_norm": self.gradient_norm,
         }
 
 

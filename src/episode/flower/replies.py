@@ -53,7 +53,7 @@ def read(
         if label.get(name) != value:
             raise Rejected(f"replied about {name} {label.get(name)!r} instead of {value!r}")
     algorithm = ask.built()
-    form = ReplyForm.of(algorithm, ask.phase, ask.memorise)
+    form = ReplyForm.of(algorithm, ask.phase, ask.memorise, ask.measure_every)
     record = content.array_records.get(ARRAYS, ArrayRecord())
     tensors = unpack(record, _arrays_of(ask.phase, algorithm, form, broadcast))
     buffers = buffers_of(tensors) if form.has_buffers else None
