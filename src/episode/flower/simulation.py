@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from episode.engines.simulation import usable_cores
@@ -69,10 +68,11 @@ def require_flower() -> None:
 
 
 @contextmanager
-def quiet_environment() -> Iterator[None]:
-    """Set the variables of QUIET, also for processes started meanwhile."""
-    before = {name: os.environ.get(name) for name in QUIET}
-    os.environ.update(QUIET)
+def quiet_environment(**more: str) -> Iterator[None]:
+    """Set the variables of QUIET and others, also for processes that are started meanwhile."""
+    variables = {**QUIET, **more}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -91,7 +91,14 @@ def simulated_grid(app: ClientApp, num_sites: int, workers: int | None = None) -
         The grid, through which a server reaches the sites.
     """
     simulation = _Simulation(app, num_sites, workers)
-    with _ray_folder() as folder, _only_warnings():
+    # The folder of Ray's session holds sockets, so its path must be short. Flower writes there,
+    # too, and not into the user's home.
+    short = "/tmp" if sys.platform != "win32" else None
+    with (
+        TemporaryDirectory(prefix="ray", dir=short, ignore_cleanup_errors=True) as folder,
+        quiet_environment(FLWR_HOME=os.environ.get("FLWR_HOME") or folder),
+        _only_warnings(),
+    ):
         thread = threading.Thread(target=simulation.run, args=(folder,), name="flower-simulation")
         thread.start()
         try:
@@ -179,23 +186,6 @@ def _flowers_simulation() -> Any:
             "flwr 1.41, or write an app for a SuperLink with episode flower app."
         ) from None
     return run_simulation
-
-
-@contextmanager
-def _ray_folder() -> Iterator[str]:
-    """Make a folder for Ray's session with a short name, because it holds sockets.
-
-    Flower writes there, too, and not into the user's home.
-    """
-    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp" if sys.platform != "win32" else None)
-    before = os.environ.get("FLWR_HOME")
-    os.environ["FLWR_HOME"] = before or folder
-    try:
-        yield folder
-    finally:
-        if before is None:
-            del os.environ["FLWR_HOME"]
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
