@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
 FOLDER = "folder"
-"""The one setting of an app that is not the experiment's: where its server writes the run."""
+"""The one setting of an app that is no part of its experiment: where the server writes the run."""
 UNSET: dict[str, Any] = {"engine.min_replies": 0, "engine.max_norm": 0.0}
-"""Settings without a default value. `flwr run -c` can override only what an app names, so these
-stand in the app with a value that means "not set"."""
+"""Settings without a default. `flwr run -c` can override only settings that an app names, so the
+app gives them a value that means "not set"."""
 
 
 def client_app(config: Mapping[str, Any] | None = None) -> ClientApp:

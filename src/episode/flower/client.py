@@ -51,7 +51,7 @@ class Site:
 
 
 MakeSite = Callable[[Context, int, int], Site]
-"""Makes the site of a context, its client's number and the run's seed."""
+"""Makes a site from its context, its client's number and the run's seed."""
 
 
 def add_actions(app: ClientApp, make_site: MakeSite, threads: int | None = None) -> None:
@@ -82,7 +82,7 @@ def _client_of(context: Context) -> int:
     if type(number) is not int or number < 0:
         raise EpisodeError(
             f"This site's partition-id is {number!r}: start its SuperNode with "
-            "--node-config 'partition-id=0 num-partitions=3', and a number of its own from 0."
+            "--node-config 'partition-id=0 num-partitions=3', where each site has its own number."
         )
     return number
 

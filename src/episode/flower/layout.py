@@ -1,4 +1,4 @@
-"""Converts between a model's named arrays and the one vector x̄ that algorithms work on."""
+"""Conversion between a model's named arrays and the one vector x̄ that algorithms work on."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A mean is always over exactly the clients that it was asked for. If one is lost, the round is
 attempted again without it: clients that have probed need not probe again, but local steps that were
-corrected by a mean with the lost client in it are repeated. So all means of a round agree.
+corrected by a mean over the lost client, too, are repeated. So all means of a round agree.
 
 The server keeps a copy of its clients' states. So checkpoints are complete, and a site that has
 lost its state gets it back.
@@ -19,7 +19,7 @@ from logging import INFO, WARNING
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 from torch import Tensor
@@ -55,7 +55,7 @@ class FlowerEngine(Engine):
         self.absent: dict[int, str] = {}
         """Clients that sit the round out, and why."""
         self.cohort: list[int] = []
-        """The clients that the round's rule named."""
+        """The clients that were chosen for the round."""
         self._algorithm = algorithm
         self._config = dict(config or {})
         self._attempts_made = 0
@@ -68,12 +68,15 @@ class FlowerEngine(Engine):
         """x̄_r, at which those answers were given."""
         self._name = secrets.token_hex(4)
         self._exchanges = 0
-        # As in a simulation: a norm must not depend on how many threads share its sum.
+        # One thread, as in a simulation: a norm must not depend on how many share its sum.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
 
     def attempts(self, round: int, cohort: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the clients that are there, fewer after each loss; wait a while for too few."""
+        """Yield the clients that are connected, fewer after each loss.
+
+        If too few are left, another attempt begins with a wait for sites to come back.
+        """
         self.cohort = list(cohort)
         limits = self.sites.limits
         for attempt in range(1 + limits.retries):
@@ -87,7 +90,7 @@ class FlowerEngine(Engine):
     def average(
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
     ) -> Reply:
-        """Return the weighted mean over the cohort, added up in its order."""
+        """Return the weighted mean over the cohort, added up in the order of clients."""
         first = bool(broadcast.get("memorise"))
         wanted = [c for c in cohort if not (first and c in self.absent)]
         needed = self._needed(self.sites.num_clients if first else len(self.cohort))
@@ -123,12 +126,16 @@ class FlowerEngine(Engine):
         return self.own_requests() | Request.CHECKPOINT
 
     def notes(self) -> dict[str, Any]:
-        """Return who was missing in the last round and how often it was attempted, if so."""
+        """Return who was missing in the last round, and its attempts if there were several."""
         found: dict[str, Any] = {}
-        if missing := {c: self.absent[c] for c in self.cohort if c in self.absent}:
-            found["missing"] = {str(c): reason for c, reason in sorted(missing.items())}
+        if missing := self._missing():
+            found["missing"] = {str(client): reason for client, reason in missing.items()}
         attempts = self._attempts_made
         return found | ({"attempts": attempts} if attempts > 1 else {})
+
+    def _missing(self) -> dict[int, str]:
+        """Return the clients of the cohort that sit the round out, and why."""
+        return {c: self.absent[c] for c in sorted(self.cohort) if c in self.absent}
 
     def _look_for_sites(self, again: bool, seconds: float) -> None:
         """Find out which sites are connected; give them up to `seconds` to come back."""
@@ -144,12 +151,12 @@ class FlowerEngine(Engine):
         self.absent = dict.fromkeys(sorted(missing), "is not connected")
 
     def _needed(self, size: int) -> int:
-        """Return how many of so many clients must take part."""
+        """Return how many clients of a cohort of this size must take part."""
         least = self.sites.limits.min_replies
         return size if least is None else max(1, min(least, size))
 
     def _who_is_missing(self, round: int) -> str:
-        missing = [f"site {c} {self.absent[c]}" for c in self.cohort if c in self.absent]
+        missing = [f"site {client} {reason}" for client, reason in self._missing().items()]
         size = len(self.cohort)
         return (
             f"Round {round} was tried {self._attempts_made} times, and {size - len(missing)} of "
@@ -195,8 +202,9 @@ class FlowerEngine(Engine):
     def _send(
         self, ask: Ask, broadcast: Mapping[str, Any], clients: Sequence[int], seconds: float
     ) -> dict[int, Outcome]:
-        G = {"G": broadcast.get("G")}
-        whole, only_G = pack({"x": broadcast["x"], **vars(broadcast["buffers"]), **G}), pack(G)
+        only_G = pack({"G": broadcast.get("G")})
+        point = pack({"x": broadcast["x"], **vars(broadcast["buffers"])})
+        whole = ArrayRecord({**point, **only_G})
         # Like Flower's own strategies: the user's settings for sites, and the round.
         config = ConfigRecord({**self._config, "server-round": ask.round + 1})
         contents: dict[int, RecordDict] = {}

@@ -8,8 +8,8 @@ import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,8 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Environment in which Flower and Ray report nothing to their makers; the last variable silences a
-warning of Ray about its next version."""
+"""Environment in which Flower and Ray send no usage data. The last variable silences a warning of
+Ray about its next version."""
 
 
 class FlowerSimulation(Engine):
@@ -85,7 +85,12 @@ def quiet_environment(**more: str) -> Iterator[None]:
 
 @contextmanager
 def simulated_grid(app: ClientApp, num_sites: int, workers: int | None = None) -> Iterator[Grid]:
-    """Start a simulation with so many sites on a thread of its own; end it afterwards.
+    """Start a simulation on a thread of its own, and end it afterwards.
+
+    Args:
+        app: The app of its sites.
+        num_sites: Number of sites.
+        workers: Number of processes that run sites; None for one per core.
 
     Yields:
         The grid, through which a server reaches the sites.
@@ -102,7 +107,7 @@ def simulated_grid(app: ClientApp, num_sites: int, workers: int | None = None) -
         thread = threading.Thread(target=simulation.run, args=(folder,), name="flower-simulation")
         thread.start()
         try:
-            yield simulation.wait_for_grid(thread)
+            yield simulation.grid.result()
         except KeyboardInterrupt:
             if simulation.failure:  # the simulation ended first, and the server could not go on
                 raise simulation.failure from None
@@ -113,26 +118,18 @@ def simulated_grid(app: ClientApp, num_sites: int, workers: int | None = None) -
 
 
 class _Simulation:
-    """Flower's simulation, which plays a ServerApp: this one lends its grid to somebody else."""
+    """Flower's simulation. It runs a ServerApp; this one only hands out its grid and waits."""
 
     def __init__(self, app: ClientApp, num_sites: int, workers: int | None) -> None:
         self.done = threading.Event()
-        """The server needs the grid no more."""
+        """Set once the server no longer needs the grid."""
         self.failure: ClusterError | None = None
+        self.grid: Future[Grid] = Future()
         self._ended = threading.Event()
-        """The simulation is over: nobody must wait for replies."""
+        """Set once the simulation has ended, so that nobody waits for replies."""
         self._app = app
         self._num_sites = num_sites
         self._cores = workers or min(usable_cores(), num_sites)
-        self._grids: SimpleQueue[Grid] = SimpleQueue()
-
-    def wait_for_grid(self, thread: threading.Thread) -> Grid:
-        while thread.is_alive():
-            try:
-                return self._grids.get(timeout=0.2)
-            except Empty:
-                continue
-        raise self.failure or ClusterError("Flower's simulation ended before the run began.")
 
     def run(self, folder: str) -> None:
         backend: dict[str, dict[str, Any]] = {
@@ -140,14 +137,17 @@ class _Simulation:
             "init_args": {"num_cpus": self._cores, "_temp_dir": folder, "log_to_driver": False},
         }
         try:
-            run_simulation = _flowers_simulation()
+            run_simulation = _import_run_simulation()
             run_simulation(self._server(), self._app, self._num_sites, backend_config=backend)
+        except ClusterError as error:
+            self.failure = error
         except Exception as error:  # noqa: BLE001 - raised in the server's thread
-            known = isinstance(error, ClusterError)
-            text = str(error) if known else f"Flower's simulation failed: {error}"
-            self.failure = ClusterError(text)
+            self.failure = ClusterError(f"Flower's simulation failed: {error}")
         finally:
             self._ended.set()
+            if not self.grid.done():
+                early = ClusterError("Flower's simulation ended before the run began.")
+                self.grid.set_exception(self.failure or early)
 
     def _server(self) -> Any:
         from flwr.app import Context
@@ -165,14 +165,14 @@ class _Simulation:
                 return pull(message_ids)
 
             grid.pull_messages = pull_while_it_runs  # type: ignore[method-assign]
-            self._grids.put(grid)
+            self.grid.set_result(grid)
             while not self.done.wait(timeout=0.5) and not self._ended.is_set():
                 pass
 
         return server
 
 
-def _flowers_simulation() -> Any:
+def _import_run_simulation() -> Any:
     if importlib.util.find_spec("ray") is None:
         raise ClusterError(
             "Flower's simulation needs Ray, which is not installed: "

@@ -1,7 +1,7 @@
 """The sites of a federation: which are connected, and which have come back.
 
-Flower numbers its nodes at random and lets a server wait for ever. Here a site is identified by its
-client's number (its partition id), waits are bounded, and missing sites are named.
+Flower numbers its nodes at random and lets a server wait for ever. Here the number of a site is its
+partition id, every wait has a limit, and errors name the sites that are missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from episode.flower.layout import Layout
 from episode.flower.messages import ARRAYS, buffers_of, label_of, unpack
 
 _GRACE = 2.0
-"""Seconds at the start in which a second node with the same partition id would be noticed."""
+"""Seconds at the start in which a second node with the same partition id can show up."""
 _HELLO_SECONDS = 3600.0
 _AT_START = "At the start, before round 0:"
 
@@ -125,9 +125,9 @@ class Sites:
             ClusterError: Too few sites have connected.
         """
         until = time.monotonic() + self.limits.start_seconds
-        said = complete = False
+        announced = complete = False
         self.num_clients = num_clients or 0
-        while time.monotonic() < until and not (complete and not self._due):
+        while time.monotonic() < until and (self._due or not complete):
             for node, failure in self.greet().items():
                 if failure.gone:
                     continue
@@ -138,9 +138,9 @@ class Sites:
             self.num_clients = num_clients or partitions
             if not complete and 0 < self.num_clients <= len(self.known):
                 complete, until = True, min(until, time.monotonic() + _GRACE)
-            if not said and not complete:
+            if not announced and not complete:
                 log(INFO, "Waiting for sites: %d of %s", len(self.known), self.num_clients or "?")
-                said = True
+                announced = True
             time.sleep(0.05)
         self.num_clients = self.num_clients or len(self.known)
         self._check_start()
@@ -149,7 +149,7 @@ class Sites:
         """Ask new nodes to introduce themselves, and read the answers so far, without waiting.
 
         Args:
-            again: Also ask nodes again that have not answered.
+            again: Whether to ask nodes once more that have not answered.
 
         Returns:
             The nodes that cannot take part, and why.

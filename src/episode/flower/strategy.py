@@ -31,11 +31,11 @@ from episode.runs.trainer import train
 
 
 class EpisodeStrategy(Strategy):
-    """Strategy for any algorithm of the grid. The ClientApp needs `attach`.
+    """Flower strategy for any algorithm of the grid. The ClientApp needs `attach`.
 
     Sites are identified by their `partition-id`, so that a run can be repeated: each SuperNode is
-    started with one of its own, from 0. A reply is not used if it is late, is not finite, has
-    another shape, type or round, or a gradient larger than `max_norm`.
+    started with its own, counted from 0. A reply is rejected if it is late, holds a NaN or an
+    infinity, has the wrong shape, type or round, or a gradient whose norm is above `max_norm`.
 
     Args:
         algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
@@ -43,20 +43,20 @@ class EpisodeStrategy(Strategy):
         gamma: Length γ of a clipped step; a round is clipped if the norm of the global gradient is
             above γ/η.
         local_steps: Number I of steps that each site takes between two exchanges.
-        seed: Decides batches and cohorts; equal seeds give equal runs.
+        seed: Random seed of batches and cohorts; equal seeds give equal runs.
         schedule: Replaces a constant `eta` and `gamma`.
-        cohorts: Who takes part in each round; by default everybody.
-        num_sites: Number of sites; by default what the sites say is the number of partitions.
-        min_replies: Sites that must take part in a round; by default its whole cohort.
+        cohorts: Which sites take part in each round; by default all of them.
+        num_sites: Number of sites; by default the `num-partitions` of the sites.
+        min_replies: Number of sites that must take part in a round; by default the whole cohort.
         deadline: Seconds that a site has for a phase; by default `start`'s timeout.
         retries: How often a round with too few sites is attempted again before the run stops.
         start_seconds: Seconds that sites have to connect.
-        max_norm: A site's gradient with a larger norm is rejected.
-        folder: Where the run is written, with a checkpoint after every round; started again, it
-            goes on from the last one.
+        max_norm: Largest norm of a site's gradient that is accepted.
+        folder: Where the run is written, with a checkpoint after every round. A run that is started
+            again continues from the last one.
         fraction_evaluate: Share of the sites that evaluate the model.
         evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
-        weighted_by_key: Metric by which the sites' evaluations are weighted.
+        weighted_by_key: Name of the metric by which the sites' evaluations are weighted.
 
     Raises:
         EpisodeError: An argument is wrong.
@@ -124,8 +124,8 @@ class EpisodeStrategy(Strategy):
             num_rounds: Number of rounds; an algorithm that communicates after every iteration plays
                 `local_steps` times as many.
             timeout: Seconds that a site has for a phase, unless `deadline` says otherwise.
-            train_config: Settings that every training message carries to the sites.
-            evaluate_config: Settings that every evaluation message carries to the sites.
+            train_config: Settings that are sent to the sites with every training message.
+            evaluate_config: Settings that are sent to the sites with every evaluation message.
             evaluate_fn: The server's own evaluation, called with the round and the model.
 
         Returns:
@@ -163,7 +163,7 @@ class EpisodeStrategy(Strategy):
         return result
 
     def summary(self) -> None:
-        """Log what is about to be played."""
+        """Log the algorithm and its step sizes."""
         algorithm, schedule = self.algorithm, self.schedule
         cell = f"{algorithm.correction.name} x {algorithm.clipping.name}"
         log(INFO, "EPISODE strategy: %s, η %g, γ %g", cell, schedule.eta, schedule.gamma)
@@ -175,8 +175,8 @@ class EpisodeStrategy(Strategy):
         sites.meet(self.num_sites)
         if self.algorithm.weighting == "examples" and len(sites.known) < sites.num_clients:
             raise EpisodeError(
-                "weighting='examples' needs every site at the start, to know what it weighs, but "
-                f"{len(sites.known)} of {sites.num_clients} are there."
+                "weighting='examples' needs every site at the start, to count its examples, but "
+                f"only {len(sites.known)} of {sites.num_clients} are connected."
             )
         return sites
 
