@@ -1,4 +1,4 @@
-"""A SuperLink and SuperNodes on loopback, as processes; none of them is left behind."""
+"""Start a SuperLink and SuperNodes as processes on loopback, and end all of them afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from cryptography import x509
@@ -32,7 +31,7 @@ NAME = "here"
 
 @dataclass
 class Deployment:
-    """One SuperLink; sites are started by number. Use as a context: all ends with it."""
+    """One SuperLink and its sites, which are started by number; leaving the context ends all."""
 
     folder: Path
     sites: int = 3
@@ -83,12 +82,7 @@ class Deployment:
         self.start_superlink()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.end()
 
     def start_superlink(self) -> None:
@@ -100,7 +94,7 @@ class Deployment:
             raise
 
     def kill_superlink(self) -> None:
-        """SIGKILL; what it has started must end by itself."""
+        """Kill it with SIGKILL; the processes that it has started must end by themselves."""
         self.superlink.kill()
         self.superlink.wait(timeout=30)
         until = time.monotonic() + 120
@@ -117,9 +111,9 @@ class Deployment:
         tries: int = 0,
         partition: int | None = None,
     ) -> None:
-        """A SuperNode; with node authentication, of a key that was registered before.
+        """Start a SuperNode, with a registered key if the deployment is secure.
 
-        Its partition id is its number, unless that of another is given.
+        Its partition id is its number, unless another is given.
         """
         partition = number if partition is None else partition
         safety = ["--insecure"]
@@ -134,18 +128,18 @@ class Deployment:
         self.nodes[number] = self._start(command, f"site-{number}.log", self._mark_of(number))
 
     def kill_site(self, number: int) -> None:
-        """SIGKILL, to the SuperNode and to what it runs (which has sessions of its own)."""
+        """Kill a SuperNode and the processes that it runs, which are in other sessions."""
         process = self.nodes.pop(number)
         process.kill()
         _kill(self.processes(self._mark_of(number)))
         process.wait(timeout=30)
 
     def kill(self, pid: int) -> None:
-        """SIGKILL, to one process of ours."""
+        """Kill one process of this deployment."""
         _kill({pid: ""})
 
     def stop_site(self, number: int) -> None:
-        """SIGSTOP: it is there, and never answers."""
+        """Stop a SuperNode with SIGSTOP: it stays connected, but never answers."""
         for pid in self.processes(self._mark_of(number)):
             os.kill(pid, signal.SIGSTOP)
 
@@ -166,7 +160,7 @@ class Deployment:
         return found
 
     def run(self, app: Path, changes: Sequence[str] = ()) -> str:
-        """Starts a run; returns its number."""
+        """Start a run and return its number."""
         options = [part for change in changes for part in ("-c", change)]
         found = self.flwr("run", str(app), NAME, *options)
         assert "run-id" in found, found
@@ -176,25 +170,25 @@ class Deployment:
         return str(self.flwr("list", NAME, "--run-id", number)["runs"][0]["status"])
 
     def wait(self, number: str, seconds: float) -> str:
-        """The status in which the run has ended."""
+        """Wait for the end of a run and return its status."""
         until = time.monotonic() + seconds
         while not (status := self.status(number)).startswith("finished"):
             assert time.monotonic() < until, f"{status} after {seconds} s:\n{self.log()}"
-            time.sleep(4.0)  # each look is a process
+            time.sleep(4.0)  # each look starts a process
         return status
 
     def log(self, name: str = "superlink") -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def serverapp(self) -> int | None:
-        """The process of the run's ServerApp."""
+        """Return the process of the run's ServerApp."""
         for pid, command in self.processes().items():
             if "flwr-serverapp" in command:
                 return pid
         return None
 
     def end(self) -> None:
-        """Ends every process that carries our mark, by its id."""
+        """End every process that carries our mark, by its id."""
         until = time.monotonic() + 20
         while (left := self.processes()) and time.monotonic() < until:
             _kill(left)
@@ -233,7 +227,7 @@ class Deployment:
         raise AssertionError(self.log())
 
     def processes(self, mark: str | None = None) -> dict[int, str]:
-        """Processes with our mark in their environment, and their command lines."""
+        """Return the processes with our mark in their environment, and their command lines."""
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -263,7 +257,7 @@ def free_port() -> int:
 
 
 def make_authority(folder: Path, name: str = "ca") -> Path:
-    """A certificate authority and, signed by it, a server's certificate for loopback."""
+    """Make a certificate authority and a server certificate for loopback that it has signed."""
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"episode test {name}")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
@@ -296,7 +290,7 @@ def make_authority(folder: Path, name: str = "ca") -> Path:
 
 
 def make_key(folder: Path, name: str) -> Path:
-    """A site's key, as ssh-keygen -t ecdsa -b 384 makes it; the public one beside it."""
+    """Make a site's key pair, as ssh-keygen -t ecdsa -b 384 does."""
     key = ec.generate_private_key(ec.SECP384R1())
     path = folder / name
     path.write_bytes(

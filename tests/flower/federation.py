@@ -1,4 +1,4 @@
-"""A small federation for tests: three sites, a model with all that can be awkward, in float64."""
+"""A small federation for tests: three sites, and a model in float64 with every awkward feature."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {"eta": 0.1, "gamma": 0.05, "local_steps": 3, "seed":
 
 
 class Net(nn.Module):
-    """Batch statistics, an integer buffer, dropout, a buffer that is not stored, a frozen layer."""
+    """A model with batch norm, dropout, a buffer that is not stored, and a frozen layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def data_of(context: Context) -> tuple[Tensor, Tensor]:
 
 
 def task() -> NeuralTask:
-    """The whole federation, in one process."""
+    """Return the task of the whole federation, for one process."""
     clients = [data(c) for c in range(SITES)]
     return NeuralTask(Net(), clients, loss, batch_size=8, seed=SETTINGS["seed"])
 
@@ -124,7 +124,7 @@ def in_simulation(
 
 @dataclass(frozen=True)
 class Without(Cohorts):
-    """Everybody, but for the clients that are missing in some rounds."""
+    """All clients, except those that are missing in some rounds."""
 
     missing: tuple[tuple[int, int], ...]
 
@@ -133,7 +133,7 @@ class Without(Cohorts):
 
 
 def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
-    """Bit for bit."""
+    """Check that two models are the same, bit for bit."""
     assert list(a) == list(b)
     for name in a:
         assert torch.equal(a[name], b[name]), name

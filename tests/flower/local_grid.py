@@ -15,7 +15,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 Fault = Callable[[int, Message], Message | None]
-"""What becomes of a client's reply: (client, reply) to a reply, or None for silence."""
+"""Maps a client and its reply to the reply that arrives, or to None if none arrives."""
 APP_RAISED, NODE_UNAVAILABLE = 2, 5
 
 
@@ -44,7 +44,7 @@ class LocalGrid(Grid):
         self.contexts[node] = Context(run, node, config, RecordDict(), {})
 
     def forget(self, client: int) -> None:
-        """Restarts a site: its memory is gone."""
+        """Restart a site, which loses its state."""
         self._of(client).state = RecordDict()
 
     def _of(self, client: int) -> Context:
@@ -97,7 +97,7 @@ class LocalGrid(Grid):
 
 
 def serialised(message: Message) -> Message:
-    """As it comes out of Flower's own bytes."""
+    """Return the message after Flower has serialised it and read it back."""
     if message.has_error():
         return message
     content = message.content

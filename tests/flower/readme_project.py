@@ -1,4 +1,4 @@
-"""A plain Flower project, and what the README's three lines make of it."""
+"""Apply the README's three lines to a FedAvg project."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ PROJECT = Path(__file__).parent / "fedavg_project"
 
 
 def diff_of(page: str) -> list[str]:
-    """The lines of the first diff on a page that speaks of our strategy."""
+    """Return the lines of the first diff on a page that mentions our strategy."""
     blocks = (ROOT / page).read_text().split("```diff\n")[1:]
     lines = [block.split("```")[0].splitlines() for block in blocks]
     return next(block for block in lines if any("EpisodeStrategy" in line for line in block))
 
 
 def apply(diff: list[str], text: str) -> str:
-    """The text after the diff; each line of it must be there exactly once, in this order."""
+    """Return the text after the diff, each line of which must match exactly once, in order."""
     lines, at = text.splitlines(), 0
     for line in filter(str.strip, diff):
         if line.startswith("+"):
@@ -34,7 +34,7 @@ def apply(diff: list[str], text: str) -> str:
 
 
 def changed(folder: Path) -> Path:
-    """The plain project, after the README's diff and nothing else."""
+    """Write the FedAvg project with the README's diff applied."""
     shutil.copytree(PROJECT, folder)
     app = folder / "app.py"
     app.write_text(apply(diff_of("README.md"), app.read_text()))

@@ -1,4 +1,4 @@
-"""The app writer: what it writes is the experiment, and can be overridden as any Flower app."""
+"""The written app holds the experiment, and can be overridden like any Flower app."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = [
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """As Flower flattens an app's config."""
+    """Flatten an app's config as Flower does."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):

@@ -25,7 +25,7 @@ from federation import Without
 DIGITS = [
     "task=digits", "task.num_clients=3", "task.dtype=float64", "task.hidden=8", "task.time_steps=4",
 ]  # fmt: skip
-LIGHT = [  # no data to load: each message is a process, which would load them anew
+LIGHT = [  # it has no data, which the process of each message would have to load again
     "task=quadratics", "task.curvatures=[1.0, 2.0, 0.5]", "task.slopes=[-3.0, 4.0, 1.0]",
     "task.noise=0.5",
 ]  # fmt: skip
@@ -35,9 +35,9 @@ SETTINGS = [
 ]  # fmt: skip
 PROJECT = Path(__file__).parent / "fedavg_project"
 SECONDS = 300.0
-"""More than any run here takes on a busy machine."""
-# A site that stops where a file tells it to, and leaves a mark: the test then does the rest, and
-# may let it go on by telling it something else.
+"""Seconds; longer than any run here takes on a busy machine."""
+# A site that waits where a file tells it to, and writes a file to say so. The test then does its
+# part, and can let the site go on by changing the first file.
 FAULTY = """
 import json, os, pathlib, time
 from episode.federation.worker import Worker
@@ -73,7 +73,7 @@ def write(folder: Path, *more: str, faulty: bool = False) -> Path:
 
 
 def write_every_algorithm(folder: Path) -> Path:
-    """An app that plays all algorithms with the model of `federation`."""
+    """Write an app that plays all algorithms with the model of `federation`."""
     shutil.copytree(PROJECT, folder)
     shutil.copy(Path(__file__).parent / "programs" / "every_algorithm.py", folder / "app.py")
     project = folder / "pyproject.toml"
@@ -89,7 +89,7 @@ def expected(*more: str, cohorts: Cohorts | None = None) -> torch.Tensor:
 
 
 def same(run: Path, x: torch.Tensor) -> None:
-    """Bit for bit."""
+    """Check that two models are the same, bit for bit."""
     identity = read_json(run / "config.json")["id"]
     server, _ = checkpoint.load(run / CHECKPOINT, identity, "cpu")
     assert torch.equal(server.x, x)
@@ -119,7 +119,7 @@ def test_a_deployment_with_tls_and_keys_gives_the_numbers_of_the_simulation(tmp_
             key = make_key(tmp_path, f"site{number}")
             deployment.flwr("supernode", "register", str(key.with_suffix(".pub")), NAME)
             deployment.start_site(number, key)
-        # Neither of these gets in: a key that nobody registered, an authority that is not ours.
+        # Both are refused: a key that nobody registered, and an authority that is not ours.
         deployment.start_site(7, make_key(tmp_path, "stranger"), tries=2)
         other = make_authority(tmp_path, "other")
         deployment.start_site(8, key, root=other, tries=2)
@@ -174,7 +174,7 @@ def test_sites_killed_in_each_phase_and_one_that_never_answers(tmp_path: Path) -
         assert [r["cohort"] for r in rounds] == [[0, 1], [0]]
         assert "in the probe phase" in rounds[0]["missing"]["3"]
         assert "in the local phase" in rounds[0]["missing"]["2"]
-        # Whoever notices first: our deadline, or Flower, which misses its heartbeat after a minute.
+        # Either our deadline ends the wait, or Flower, which misses the heartbeat after a minute.
         silent = r"(did not reply within|failed to report a heartbeat).* in the local phase"
         assert re.search(silent, rounds[1]["missing"]["1"])
         gone = Without(((0, 3), (0, 2), (1, 3), (1, 2), (1, 1)))
@@ -192,7 +192,7 @@ def test_a_killed_serverapp_a_stopped_run_and_a_killed_superlink_change_nothing(
         run = tmp_path / "run"
 
         def begin_and_halt_in(round: int) -> str:
-            """Starts the run; returns when a site of that round is at work, and stays there."""
+            """Start the run and return once a site is at work in that round, where it stays."""
             mark = order(deployment, 0, "local", round)
             number = deployment.run(app, [f'folder="{run}"'])
             until(mark.exists, SECONDS, deployment.log)

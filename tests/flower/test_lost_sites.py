@@ -1,4 +1,4 @@
-"""Sites that are lost, late, forgetful or faulty: what is computed then, against the simulation."""
+"""Runs with lost, late, restarted or faulty sites give what the simulation gives without them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def label(reply: Message) -> tuple[str, int | None]:
 
 
 def at(client: int, phase: str, round: int, act: Callable[[Message], Message | None]) -> Fault:
-    """Something that becomes of one client's reply, each time it is given in that phase."""
+    """Return a fault that acts on each reply of one client in one phase of one round."""
 
     def fault(who: int, reply: Message) -> Message | None:
         return act(reply) if who == client and label(reply) == (phase, round) else reply
@@ -102,7 +102,7 @@ def test_a_restarted_site_with_another_node_takes_its_place(algorithm: str) -> N
 
 
 def test_a_node_with_the_number_of_one_that_is_silent_takes_its_place() -> None:
-    """The SuperLink still lists the node that was killed, until its heartbeat is missed."""
+    """The SuperLink lists a killed node until it misses its heartbeat."""
     network = grid()
     dead: set[int] = set()
 
@@ -256,7 +256,7 @@ def test_a_site_whose_own_code_fails_is_heard() -> None:
 def test_a_superlink_that_is_gone_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Flower's own calls never give up."""
+    """Without a limit of ours, Flower's calls never give up."""
     monkeypatch.setattr("episode.flower.exchange.SUPERLINK_SECONDS", 1.0)
     network, gone = grid(), threading.Event()
     pull = network.pull_messages

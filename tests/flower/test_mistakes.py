@@ -17,7 +17,7 @@ SETTINGS = ["task=quadratics", "task.curvatures=[1.0, 2.0, 0.5]", "task.slopes=[
 
 
 def refusal(deployment: Deployment, app: Path, *changes: str) -> str:
-    """What `episode flower run` says of a run that must fail."""
+    """Return what `episode flower run` prints about a run that must fail."""
     options = [part for change in changes for part in ("-c", change)]
     done = subprocess.run(
         [sys.executable, "-m", "episode", "flower", "run", str(app), NAME, *options],
@@ -34,7 +34,7 @@ def refusal(deployment: Deployment, app: Path, *changes: str) -> str:
 
 
 def project(folder: Path, before: str, after: str) -> Path:
-    """The README's project with one mistake."""
+    """Write the README's project with one mistake."""
     app = changed(folder) / "app.py"
     text = app.read_text()
     assert text.count(before) == 1

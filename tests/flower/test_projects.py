@@ -1,4 +1,4 @@
-"""Flower projects as users have them: plain, with the README's three lines, and the example."""
+"""Flower projects of users: a FedAvg project, the same with the README's diff, and the example."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(app: Path) -> ModuleType:
 
 
 def simulated(project: ModuleType) -> dict[str, Tensor]:
-    """What the changed project should train, by `episode.fit`."""
+    """Return the model that the changed project should train, from `episode.fit`."""
     from flwr.app import Context, RecordDict
 
     contexts = [

@@ -1,4 +1,4 @@
-"""Flower's own simulation, in a process of its own: the same numbers, folder and errors."""
+"""Flower's simulation, in a separate process, gives the same numbers, folder and errors."""
 
 from __future__ import annotations
 

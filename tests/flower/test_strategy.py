@@ -1,4 +1,4 @@
-"""EpisodeStrategy and attach: the simulation's numbers, bit for bit, and Flower's manners."""
+"""EpisodeStrategy and attach give the simulation's numbers, and behave like Flower's own."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_clipping_of_ones_own_gives_the_numbers_of_the_simulation() -> None:
 def test_a_site_that_lacks_a_piece_says_so_before_the_first_round() -> None:
     @dataclass(frozen=True)
     class Unknown(Soft):
-        """Defined in here, it cannot be found by its name."""
+        """A class inside a function, which cannot be found by its name."""
 
     network = grid()
     message = r"before round 0: site \d .* failed: There is no clipping '.*Unknown'"
@@ -92,7 +92,7 @@ def test_cohorts_of_some_sites_give_the_numbers_of_the_simulation(name: str) -> 
 
 
 def test_only_the_global_gradient_goes_down_after_a_probe() -> None:
-    """As the counted bytes say: the sites hold x̄_r already."""
+    """The counted bytes assume this: the sites hold x̄_r already."""
     ended = on_flower("episode")
     for message in ended.grid.sent:
         records = message.content.array_records

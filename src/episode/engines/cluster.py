@@ -124,9 +124,8 @@ class Cluster(Processes):
     def hear(self, subject: str, rank: int) -> str:
         """Wait for the text of another process; raise an error if it fails or time runs out."""
         key, deadline, pause = f"{subject}/{rank}", time.monotonic() + self.timeout, 0.001
-        while not self._reach(lambda: self._store.check([key])):
-            if self._heard_of_failure() or time.monotonic() > deadline:
-                raise self.explain()
+        while not self._reach(lambda: self._has(key)):
+            self._check(deadline)
             time.sleep(pause)
             pause = min(2 * pause, 0.2)
         text: str = self._reach(lambda: self._store.get(key)).decode()
@@ -139,18 +138,16 @@ class Cluster(Processes):
         torchrun ends all processes of a run with SIGTERM once one of them is gone. After a failure
         SIGTERM is ignored, so that this process can report before it ends.
         """
-        in_main = threading.current_thread() is threading.main_thread()
-        before = signal.signal(signal.SIGTERM, _terminate) if in_main else None
+        before = _on_termination(_terminate)
         try:
             yield
-            if in_main:
-                signal.signal(signal.SIGTERM, before)
+            _on_termination(before)
         except _Terminated:
             raise self.explain() from None
         except ClusterError:
             raise
         except Exception as error:
-            _ignore_termination()
+            _on_termination(signal.SIG_IGN)
             with suppress(Exception):  # the others may be gone too
                 self.tell("failed", str(error) or type(error).__name__)
             self._linger("alive")
@@ -163,7 +160,7 @@ class Cluster(Processes):
 
     def explain(self, reason: str = "") -> ClusterError:
         """Return an error that names the processes that failed or do not answer."""
-        _ignore_termination()
+        _on_termination(signal.SIG_IGN)
         self.leave()  # so that processes waiting for this one stop waiting
         others = set(range(self.size)) - {self.rank}
         failed: dict[int, str] = {}
@@ -171,11 +168,9 @@ class Cluster(Processes):
         with suppress(Exception):  # if the store is gone too, nobody is known to be alive
             self._store.set(f"alive/{self.rank}", "yes")
             deadline = time.monotonic() + min(PATIENCE, self.timeout)
-            while time.monotonic() < deadline:
-                failed |= {r: self._words("failed", r) for r in others if self._has(f"failed/{r}")}
+            while others and time.monotonic() < deadline:
+                failed |= {r: words for r in others if (words := self._words("failed", r))}
                 others -= failed.keys() | {r for r in others if self._has(f"alive/{r}")}
-                if not others:
-                    break
                 time.sleep(0.05)
             last_seen = {r: self._words("where", r) for r in sorted(others)}
         lost = {r: last_seen.get(r, "") for r in sorted(others)}
@@ -184,7 +179,15 @@ class Cluster(Processes):
     def _introduce(self, hello: Mapping[str, Any]) -> None:
         mine = {"episode": __version__, "torch": torch.__version__, **hello}
         self.tell("hello", json.dumps(mine))
-        everyone = [json.loads(self._hear_hello(rank)) for rank in range(self.size)]
+        everyone: list[dict[str, Any]] = []
+        for rank in range(self.size):
+            try:
+                everyone.append(json.loads(self.hear("hello", rank)))
+            except ClusterError:
+                raise ClusterError(
+                    f"Rank {rank} of {self.size} did not come within {self.timeout:g} s: "
+                    "was it started, and with the same rendezvous?"
+                ) from None
         if objection := objection_to(everyone):
             self._linger("objected")
             raise EpisodeError(objection)
@@ -197,25 +200,15 @@ class Cluster(Processes):
         with suppress(Exception):
             self.tell(subject, "yes")
             deadline = time.monotonic() + min(PATIENCE, self.timeout)
-            while self.rank == 0 and time.monotonic() < deadline:
-                if all(self._has(f"{subject}/{rank}") for rank in range(self.size)):
-                    break
+            everyone = [f"{subject}/{rank}" for rank in range(self.size)]
+            while self.rank == 0 and time.monotonic() < deadline and not self._has(*everyone):
                 time.sleep(0.02)
-
-    def _hear_hello(self, rank: int) -> str:
-        try:
-            return self.hear("hello", rank)
-        except ClusterError:
-            raise ClusterError(
-                f"Rank {rank} of {self.size} did not come within {self.timeout:g} s: "
-                "was it started, and with the same rendezvous?"
-            ) from None
 
     def _connect(self, device: str) -> None:
         self._works_on_gpu = torch.device(device).type == "cuda"
-        if dist.is_initialized():  # by the user's own script
+        self._connected = not dist.is_initialized()
+        if not self._connected:  # the user's own script has done so
             return
-        self._connected = True
         try:
             dist.init_process_group(
                 "nccl" if self._works_on_gpu else "gloo",
@@ -236,8 +229,7 @@ class Cluster(Processes):
         try:
             work = start()
             while not self._finished(work):
-                if self._heard_of_failure() or time.monotonic() > deadline:
-                    raise self.explain()
+                self._check(deadline)
         except RuntimeError as error:
             raise self.explain(first_line(error)) from None
 
@@ -259,11 +251,14 @@ class Cluster(Processes):
             return False
         return True
 
-    def _heard_of_failure(self) -> bool:
-        return any(self._has(f"failed/{rank}") for rank in range(self.size))
+    def _check(self, deadline: float) -> None:
+        """Raise an error if another process has failed, or if the deadline has passed."""
+        past = time.monotonic() > deadline
+        if past or any(self._has(f"failed/{rank}") for rank in range(self.size)):
+            raise self.explain()
 
-    def _has(self, key: str) -> bool:
-        return bool(self._store.check([key]))
+    def _has(self, *keys: str) -> bool:
+        return bool(self._store.check(list(keys)))
 
     def _words(self, subject: str, rank: int) -> str:
         key = f"{subject}/{rank}"
@@ -284,9 +279,8 @@ def _story(failed: Mapping[int, str], lost: Mapping[int, str], reason: str) -> s
     for rank, where in lost.items():
         seen = f", last seen {where}" if where else ""
         told.append(f"rank {rank} is gone (killed, hung or unreachable){seen}")
-    if not told:
-        told.append(reason.rstrip(".") or "it was told to, and nobody is missing")
-    return "; ".join(told) + "."
+    otherwise = reason.rstrip(".") or "it was told to, and nobody is missing"
+    return ("; ".join(told) or otherwise) + "."
 
 
 class _Terminated(BaseException):
@@ -297,6 +291,7 @@ def _terminate(number: int, frame: object) -> None:
     raise _Terminated
 
 
-def _ignore_termination() -> None:
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _on_termination(handler: Any) -> Any:
+    """Set what SIGTERM does, and return what it did; only a main thread can do so."""
+    in_main = threading.current_thread() is threading.main_thread()
+    return signal.signal(signal.SIGTERM, handler) if in_main else None

@@ -5,11 +5,12 @@
 
     attach(app, model_fn=Net, data_fn=load_data, loss=loss, batch_size=32)  # in the ClientApp
 
-docs/flower.md says how to deploy, and what crosses the wire.
+docs/flower.md says how to deploy an app, and what crosses the wire.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from episode.flower.simulation import require_flower
@@ -26,10 +27,5 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'episode.flower' has no attribute {name!r}")
     require_flower()
-    if name == "attach":
-        from episode.flower.attachment import attach
-
-        return attach
-    from episode.flower.strategy import EpisodeStrategy
-
-    return EpisodeStrategy
+    module = "attachment" if name == "attach" else "strategy"
+    return getattr(import_module(f"episode.flower.{module}"), name)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from episode.flower.cache import TASKS
+from episode.federation.protocols import Task
 from episode.flower.simulation import require_flower
 from episode.results import store
 from episode.runs.config import Experiment, read_experiment
-from episode.runs.observers import progress_line
 from episode.runs.trainer import job_of, train
 
 if TYPE_CHECKING:
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
 FOLDER = "folder"
-"""The one setting of an app that is not the experiment's: where its server writes the run."""
+"""The one setting of an app that is no part of its experiment: where the server writes the run."""
 UNSET: dict[str, Any] = {"engine.min_replies": 0, "engine.max_norm": 0.0}
-"""Settings without a default value. `flwr run -c` can override only what an app names, so these
-stand in the app with a value that means "not set"."""
+"""Settings without a default. `flwr run -c` can override only settings that an app names, so the
+app gives them a value that means "not set"."""
 
 
 def client_app(config: Mapping[str, Any] | None = None) -> ClientApp:
@@ -40,17 +39,20 @@ def client_app(config: Mapping[str, Any] | None = None) -> ClientApp:
 
     from episode.flower.client import Site, add_actions
 
-    given = None if config is None else json.dumps(dict(config))
-
     def make_site(context: Context, client: int, seed: int) -> Site:
-        text = given or json.dumps(_of_run_config(context.run_config).to_dict())
-        experiment = Experiment.from_dict(json.loads(text))
-        build = partial(experiment.task.build, experiment.seed, experiment.engine.device)
-        return Site(TASKS.get(text, build), client)
+        given = _of_run_config(context.run_config).to_dict() if config is None else dict(config)
+        return Site(_task(json.dumps(given)), client)
 
     app = ClientApp()
     add_actions(app, make_site, threads=1)  # as in a simulation, so that sums are the same
     return app
+
+
+@lru_cache(maxsize=1)
+def _task(experiment: str) -> Task:
+    """Build the task of an experiment, given as JSON; the clients of one process share it."""
+    described = Experiment.from_dict(json.loads(experiment))
+    return described.task.build(described.seed, described.engine.device)
 
 
 def server_app() -> ServerApp:
@@ -62,7 +64,7 @@ def server_app() -> ServerApp:
     from flwr.serverapp import ServerApp
     from flwr.supercore import log
 
-    from episode.flower.server import engine_on_sites
+    from episode.flower.server import engine_on_sites, round_logger
 
     app = ServerApp()
 
@@ -72,12 +74,7 @@ def server_app() -> ServerApp:
         folder = Path(str(context.run_config.get(FOLDER) or f"runs/{experiment.name}")).absolute()
         log(20, "The run is written to %s", folder)
         job = replace(job_of(experiment), open_engine=lambda job: engine_on_sites(job, grid))
-        total = job.plan.rounds_to_play
-
-        def observe(record: Mapping[str, Any]) -> None:
-            log(20, "[ROUND %d/%d] %s", record["round"] + 1, total, progress_line(dict(record)))
-
-        run = train(job, folder, observe)
+        run = train(job, folder, round_logger(job.plan))
         log(20, "The run has %s: %s", run.status, store.dumps(run.summary))
 
     return app

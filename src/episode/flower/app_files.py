@@ -50,7 +50,7 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
 
 
 def _name(experiment: Experiment) -> str:
-    """Return a name of letters, digits and hyphens, as short as Flower wants it."""
+    """Return a name of letters, digits and hyphens that is short enough for Flower."""
     words = f"episode-{experiment.task_name}-{experiment.algorithm.label}"
     return re.sub(r"[^A-Za-z0-9]+", "-", words)[:LONGEST_NAME].strip("-")
 
@@ -93,8 +93,8 @@ app = {side}_app()
 _README = """\
 # {name}
 
-An experiment of `episode` for {clients} sites. Each site starts its SuperNode with a number of its
-own, from 0 to {last}:
+An experiment of `episode` for {clients} sites. Each site starts its SuperNode with its own
+partition-id, from 0 to {last}:
 
     flower-superlink --insecure --disable-runtime-dependency-installation
     flower-supernode --insecure --superlink HOST:8000 \\
@@ -107,5 +107,5 @@ NAME is the SuperLink's entry in Flower's `config.toml` (`flwr config list` says
     address = "HOST:8000"
     insecure = true
 
-TLS, keys for sites, faults and privacy: docs/flower.md of episode.
+docs/flower.md of episode explains TLS, keys for sites, failures and privacy.
 """

@@ -26,17 +26,17 @@ def attach(
     collate: Callable[[list[Any]], Any] = default_collate,
     threads: int | None = None,
 ) -> None:
-    """Add to a ClientApp what `EpisodeStrategy` asks of a site: the actions `probe` and `local`.
+    """Add to a ClientApp the actions that `EpisodeStrategy` asks of a site.
 
     Args:
-        app: The app.
+        app: The app of the site.
         model_fn: Returns the model.
         data_fn: `data_fn(context)` returns this site's training data: a map-style dataset or a
             tuple of tensors.
         loss: `loss(model, batch)` returns the mean loss of the batch, a scalar.
         batch_size: Examples in a batch; by default the run config's `batch-size`.
-        collate: Makes a batch of a list of examples.
-        threads: Number of threads that torch may use; by default all.
+        collate: Turns a list of examples into a batch.
+        threads: Number of threads that torch may use; by default, as many as it is set to.
 
     Example:
         >>> import torch

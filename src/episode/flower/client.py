@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from logging import ERROR
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore import log
 from torch import Tensor
@@ -25,23 +26,18 @@ from episode.errors import EpisodeError
 from episode.federation.protocols import Reply, Task
 from episode.federation.state import ClientState
 from episode.federation.worker import Worker
-from episode.flower.cache import WORKERS
 from episode.flower.layout import Layout
-from episode.flower.messages import (
-    ANSWER,
-    ARRAYS,
-    METRICS,
-    STATE,
-    Ask,
-    Rejected,
-    buffers_of,
-    pack,
-    state_arrays,
-    state_of,
-    unpack_any,
-)
+from episode.flower.messages import ARRAYS, STATE, Ask, Rejected, buffers_of, labelled, pack, unpack
 
 TAG = STATE + ".tag"
+_MOST_WORKERS = 4
+_WORKERS: dict[tuple[int, int, int, str], Worker] = {}
+"""Workers of this process by run, client, seed and algorithm; the last used come last.
+
+Building one may mean reading data. A SuperNode starts a process for every message, but a process of
+a simulation serves many, and unpickles the app each time: only the process itself can remember. A
+worker is a function of its key, so losing one costs only time.
+"""
 
 
 @dataclass
@@ -55,7 +51,7 @@ class Site:
 
 
 MakeSite = Callable[[Context, int, int], Site]
-"""Makes the site of a context, its client's number and the run's seed."""
+"""Makes a site from its context, its client's number and the run's seed."""
 
 
 def add_actions(app: ClientApp, make_site: MakeSite, threads: int | None = None) -> None:
@@ -68,8 +64,6 @@ def add_actions(app: ClientApp, make_site: MakeSite, threads: int | None = None)
             try:
                 content = serve(message, context)
             except Exception as error:  # noqa: BLE001 - reported to the server
-                if not isinstance(error, (EpisodeError, Rejected)):
-                    log(ERROR, traceback.format_exc())
                 content = _failed(error, context)
             finally:
                 torch.set_num_threads(before)
@@ -77,83 +71,93 @@ def add_actions(app: ClientApp, make_site: MakeSite, threads: int | None = None)
 
         return action
 
-    def hello(message: Message, context: Context) -> RecordDict:
-        return _introduce(make_site, message, context, "evaluate.default" in _functions(app))
-
-    def phase(message: Message, context: Context) -> RecordDict:
-        return _serve(make_site, message, context)
-
-    app.query("episode")(answered(hello))
-    app.train("probe")(answered(phase))
-    app.train("local")(answered(phase))
+    app.query("episode")(answered(partial(_introduce, app, make_site)))
+    for phase in ("probe", "local"):
+        app.train(phase)(answered(partial(_serve, make_site)))
 
 
-def partition_of(context: Context) -> tuple[int, int | None]:
-    """Return the number of this site, and the number of sites if it was given."""
+def _client_of(context: Context) -> int:
+    """Return the number of this site."""
     number = context.node_config.get("partition-id")
-    count = context.node_config.get("num-partitions")
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+    if type(number) is not int or number < 0:
         raise EpisodeError(
             f"This site's partition-id is {number!r}: start its SuperNode with "
-            "--node-config 'partition-id=0 num-partitions=3', and a number of its own from 0."
+            "--node-config 'partition-id=0 num-partitions=3', where each site has its own number."
         )
-    return number, count if isinstance(count, int) else None
+    return number
 
 
 def _introduce(
-    make_site: MakeSite, message: Message, context: Context, evaluates: bool
+    app: ClientApp, make_site: MakeSite, message: Message, context: Context
 ) -> RecordDict:
-    client, partitions = partition_of(context)
+    client, partitions = _client_of(context), context.node_config.get("num-partitions")
     config: dict[str, Any] = dict(message.content.config_records["config"])
-    seed = int(config["seed"])
     if "algorithm" in config:  # a piece of it that this site lacks is reported before round 0
         Algorithm.from_dict(json.loads(config["algorithm"]))
-    site = make_site(context, client, seed)
+    site = make_site(context, client, int(config["seed"]))
     x, buffers = site.task.initial()
-    answer: dict[str, Any] = {
+    label = {
         "status": "done",
         "client": client,
-        "partitions": partitions or 0,
+        "partitions": partitions if isinstance(partitions, int) else 0,
         "examples": site.task.examples(client),
         "size": x.numel(),
         "dtype": str(x.dtype),
-        "layout": json.dumps(site.layout.to_dict()) if site.layout else "",
-        "evaluates": evaluates,
+        "layout": json.dumps(asdict(site.layout)) if site.layout else "",
+        "evaluates": "evaluate.default" in app._registered_funcs,
     }
-    arrays = pack({"floats": buffers.floats, "integers": buffers.integers})
-    return RecordDict({ANSWER: ConfigRecord(answer), ARRAYS: arrays})
+    return labelled(label, vars(buffers))
 
 
 def _serve(make_site: MakeSite, message: Message, context: Context) -> RecordDict:
     ask = Ask.of(message.content)
-    client, _ = partition_of(context)
-    key = (context.run_id, client, ask.seed, ask.algorithm)
-
-    def make_worker() -> Worker:
-        return Worker(make_site(context, client, ask.seed).task.objective(), ask.built())
-
-    worker = WORKERS.get(key, make_worker)
+    client = _client_of(context)
+    worker = _worker(ask, client, make_site, context)
     given = _starting_point(ask, message, context, worker.objective.x)
-    answer: dict[str, Any] = {"client": client, "round": ask.round, "tag": ask.tag}
+    label = {"client": client, "round": ask.round, "tag": ask.tag}
     if given is None:
-        return RecordDict({ANSWER: ConfigRecord({**answer, "status": "needs state"})})
-    state = state_of(given)
+        return labelled({**label, "status": "needs state"})
+    state = ClientState(given.get("anchor"), given.get("memory"), given.get("velocity"))
     reply = _play(worker, client, state, ask, given)
     arrays = dict(reply.vectors)
     if ask.phase == "local":  # the server keeps a copy for a site that loses its state
         arrays.pop("change", None)
         arrays |= state.tensors()
     if reply.buffers is not None:
-        arrays |= {"floats": reply.buffers.floats, "integers": reply.buffers.integers}
-    _keep(context, ask, state, given)
-    metrics: dict[str, Any] = {n: float(v) for n, v in reply.metrics.items() if v is not None}
-    return RecordDict(
-        {
-            ANSWER: ConfigRecord({**answer, "status": "done"}),
-            ARRAYS: pack(arrays),
-            METRICS: MetricRecord(metrics),
-        }
-    )
+        arrays |= vars(reply.buffers)
+    # The next message needs the state and, after a probe, x̄_r and its buffers.
+    names = ("x", "floats", "integers") if state.anchor is not None else ()
+    context.state[STATE] = pack({**vars(state), **{name: given.get(name) for name in names}})
+    context.state[TAG] = ConfigRecord({"tag": ask.tag})
+    metrics = {name: float(v) for name, v in reply.metrics.items() if v is not None}
+    return labelled({**label, "status": "done"}, arrays, metrics)
+
+
+def _worker(ask: Ask, client: int, make_site: MakeSite, context: Context) -> Worker:
+    key = (context.run_id, client, ask.seed, ask.algorithm)
+    worker = _WORKERS.pop(key, None)
+    if worker is None:
+        worker = Worker(make_site(context, client, ask.seed).task.objective(), ask.built())
+    _WORKERS[key] = worker
+    if len(_WORKERS) > _MOST_WORKERS:
+        del _WORKERS[next(iter(_WORKERS))]
+    return worker
+
+
+def _starting_point(
+    ask: Ask, message: Message, context: Context, x: Tensor
+) -> dict[str, Tensor] | None:
+    """Return the state to start from and what was sent; None if the state is not here."""
+    records = message.content.array_records
+    sent, held = unpack(records[ARRAYS], x.dtype), {}
+    if STATE in records:
+        held = unpack(records[STATE], x.dtype)
+    elif ask.expects:
+        known = context.state.config_records.get(TAG, ConfigRecord())
+        if known.get("tag") != ask.expects:
+            return None
+        held = unpack(context.state.array_records[STATE], x.dtype)
+    return {name: t.to(x.device) for name, t in {**held, **sent}.items()}
 
 
 def _play(
@@ -181,41 +185,12 @@ def _play(
     )
 
 
-def _starting_point(
-    ask: Ask, message: Message, context: Context, x: Tensor
-) -> dict[str, Tensor] | None:
-    """Return the state to start from and what was sent; None if the state is not here."""
-    sent = unpack_any(message.content.array_records[ARRAYS], x.dtype)
-    held: dict[str, Tensor] = {}
-    if STATE in message.content.array_records:
-        held = unpack_any(message.content.array_records[STATE], x.dtype)
-    elif ask.expects:
-        known = context.state.config_records.get(TAG, ConfigRecord())
-        if known.get("tag") != ask.expects:
-            return None
-        held = unpack_any(context.state.array_records[STATE], x.dtype)
-    return {name: t.to(x.device) for name, t in {**held, **sent}.items()}
-
-
-def _keep(context: Context, ask: Ask, state: ClientState, given: dict[str, Tensor]) -> None:
-    """Keep what the next message needs: the state and, after a probe, x̄_r and its buffers."""
-    record = state_arrays(state)
-    if state.anchor is not None:
-        point = {name: given.get(name) for name in ("x", "floats", "integers")}
-        record = state_arrays(state, **point)
-    context.state[STATE] = record
-    context.state[TAG] = ConfigRecord({"tag": ask.tag})
-
-
 def _failed(error: Exception, context: Context) -> RecordDict:
-    known = isinstance(error, (EpisodeError, Rejected))
-    text = str(error) if known else f"{type(error).__name__}: {error}"
+    """Return a reply that reports an error; the site's log has unexpected ones in full."""
+    text = str(error)
+    if not isinstance(error, (EpisodeError, Rejected)):
+        log(ERROR, traceback.format_exc())
+        text = f"{type(error).__name__}: {error}"
     number = context.node_config.get("partition-id")
     client = number if type(number) is int else -1
-    answer: dict[str, Any] = {"status": "failed", "error": text, "client": client}
-    return RecordDict({ANSWER: ConfigRecord(answer)})
-
-
-def _functions(app: ClientApp) -> dict[str, Any]:
-    functions: dict[str, Any] = app._registered_funcs
-    return functions
+    return labelled({"status": "failed", "error": text, "client": client})

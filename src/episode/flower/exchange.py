@@ -19,16 +19,16 @@ from episode.flower.messages import label_of
 T = TypeVar("T")
 SUPERLINK_SECONDS = 60.0
 """How long the SuperLink may be out of reach. In a phase it has at least as long as the sites have,
-because a large model takes its time to be sent."""
+because sending a large model takes time."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a node gave no reply that can be used; the reason continues a sentence about the site."""
+    """Why a node gave no usable reply; the reason continues a sentence about the site."""
 
     reason: str
     client: int = -1
-    """The client concerned, or -1 if that is not known."""
+    """The client concerned, or -1 if it is not known."""
     gone: bool = False
     """Whether the SuperLink no longer knows the node."""
 
@@ -56,7 +56,7 @@ def exchange(
 
 
 def nodes_of(grid: Grid) -> set[int]:
-    """Return the nodes that the SuperLink takes for connected."""
+    """Return the nodes that the SuperLink lists as connected."""
     return within(SUPERLINK_SECONDS, lambda: set(grid.get_node_ids()))
 
 
@@ -95,19 +95,16 @@ def push(
     due: dict[str, int] = {}
     for node, content in contents.items():
         message = Message(content, node, kind, ttl=seconds + 5.0, group_id=group)
-        due |= {i: node for i in within(limit, partial(_sent, grid, message)) if i}
+        ids = within(limit, partial(grid.push_messages, [message]))
+        due |= {message_id: node for message_id in ids if message_id}
     return due
-
-
-def _sent(grid: Grid, message: Message) -> list[str]:
-    return list(grid.push_messages([message]))
 
 
 def pull(grid: Grid, due: dict[str, int], limit: float = SUPERLINK_SECONDS) -> dict[int, Outcome]:
     """Return the replies that have arrived, and remove their messages from `due`."""
-    replies: dict[int, Outcome] = {}
     if not due:
-        return replies
+        return {}
+    replies: dict[int, Outcome] = {}
     for reply in within(limit, lambda: list(grid.pull_messages(list(due)))):
         # An error that the SuperLink reports for a dead node does not carry that node's id.
         node = due.pop(reply.metadata.reply_to_message_id, None)
@@ -122,8 +119,8 @@ def _outcome(reply: Message) -> Outcome:
         last = reason.splitlines()[-1][:200]
         code = reply.error.code
         return Failure(f"was lost (Flower's error {code}: {last})", gone=code in _GONE)
-    answer = label_of(reply.content)
-    if answer.get("status") == "failed":
-        client = answer.get("client", -1)
-        return Failure(f"failed: {answer.get('error')}", client if type(client) is int else -1)
+    label = label_of(reply.content)
+    if label.get("status") == "failed":
+        client = label.get("client", -1)
+        return Failure(f"failed: {label.get('error')}", client if type(client) is int else -1)
     return reply.content

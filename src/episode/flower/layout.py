@@ -1,11 +1,10 @@
-"""Converts between a model's named arrays and the one vector x̄ that algorithms work on."""
+"""Conversion between a model's named arrays and the one vector x̄ that algorithms work on."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -47,31 +46,23 @@ class Layout:
             frozen={n: _checksum(p) for n, p in model.named_parameters() if not p.requires_grad},
         )
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Layout:
-        return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def objection(self, arrays: Mapping[str, Tensor]) -> str | None:
-        """Return why these arrays do not fit this model, or None if they do."""
-        for name, shape in self.trained.items():
-            if name not in arrays:
+    def objection(self, arrays: Mapping[str, Tensor], dtype: str) -> str | None:
+        """Return why these arrays do not fit this model, which trains `dtype`; None if they do."""
+        shapes = self.trained | self.floats | self.integers
+        for name, shape in shapes.items():
+            if name in self.trained and name not in arrays:
                 return f"trains {name}, which the initial arrays do not have"
-            if list(arrays[name].shape) != shape:
-                return f"has {name} of {shape}, but the initial arrays {list(arrays[name].shape)}"
-        for name, shape in (self.floats | self.integers).items():
             if name in arrays and list(arrays[name].shape) != shape:
                 return f"has {name} of {shape}, but the initial arrays {list(arrays[name].shape)}"
         for name, checksum in self.frozen.items():
             if name in arrays and _checksum(arrays[name]) != checksum:
                 return f"has other values in {name}, which is frozen, than the initial arrays"
-        known = {*self.trained, *self.floats, *self.integers, *self.aliases, *self.frozen}
-        if extra := sorted(arrays.keys() - known):
+        if extra := sorted(arrays.keys() - {*shapes, *self.aliases, *self.frozen}):
             return f"has no {extra[0]}, which is among the initial arrays"
-        dtypes = sorted({str(arrays[n].dtype) for n in self.trained})
-        return f"cannot train arrays of several types ({', '.join(dtypes)})" if dtypes[1:] else None
+        dtypes = {str(arrays[name].dtype) for name in self.trained}
+        if dtypes != {dtype}:
+            return f"trains {dtype}, but the initial arrays are {', '.join(sorted(dtypes))}"
+        return None
 
     def split(self, arrays: Mapping[str, Tensor], buffers: Buffers) -> tuple[Tensor, Buffers]:
         """Return x̄ and the buffers of these arrays; a missing buffer keeps its value."""
@@ -94,6 +85,7 @@ def _cut(shapes: Shapes, flat: Tensor) -> dict[str, Tensor]:
 
 
 def _replaced(shapes: Shapes, flat: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
+    """Return `flat` with the values of those arrays that have a name in `shapes`."""
     parts = _cut(shapes, flat)
     pieces = [arrays.get(name, part).reshape(-1).to(flat.dtype) for name, part in parts.items()]
     return torch.cat(pieces) if pieces else flat

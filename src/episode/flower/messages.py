@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -17,31 +17,28 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
-from episode.federation.protocols import Phase
+from episode.core.vectors import norm
+from episode.federation.protocols import Phase, Reply
 from episode.federation.state import Buffers, ClientState
+from episode.federation.worker import ReplyForm
 
-HELLO, PROBE, LOCAL = "query.episode", "train.probe", "train.local"
-ASK, ANSWER, ARRAYS, STATE, METRICS, CONFIG = (
-    "episode.ask",
-    "episode.answer",
-    "episode.arrays",
-    "episode.state",
-    "episode.metrics",
-    "config",
-)
+ASK = "episode.ask"
+ANSWER = "episode.answer"
+ARRAYS = "episode.arrays"
+STATE = "episode.state"
+METRICS = "episode.metrics"
 PROTOCOL = 1
 _HEADER = 4096
 """Upper bound on the bytes that a serialised array has beyond its values."""
 
-Form = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
+class Rejected(Exception):  # noqa: N818 - the message is rejected; the run has not failed
+    """A message must not be used; the reason continues a sentence about its sender."""
 
-class Rejected(Exception):  # noqa: N818 - the reply is rejected; the run has not failed
-    """A reply must not be used; the message says why."""
-
-    def __init__(self, reason: str, non_finite: bool = False) -> None:
+    def __init__(self, reason: str, not_finite: Answer | None = None) -> None:
         super().__init__(reason)
-        self.non_finite = non_finite
+        self.not_finite = not_finite
+        """The answer, if all that is wrong with it is a NaN or an infinity."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +46,14 @@ class Ask:
     """What a site is asked to do, and which state it must start from."""
 
     phase: Phase
-    round: int
     tag: str
     """Name of this exchange, and of the state that the site holds after it."""
-    expects: str
-    """Tag of the state to start from; empty for none."""
     seed: int
     algorithm: str
     """The algorithm as JSON."""
+    round: int = 0
+    expects: str = ""
+    """Tag of the state to start from; empty for none."""
     memorise: bool = False
     eta: float = 0.0
     gamma: float = 0.0
@@ -76,59 +73,109 @@ class Ask:
             )
         return cls(**values)
 
-    def starting_from(self, tag: str) -> Ask:
-        """Return the same ask, for a site whose state has this tag."""
-        return replace(self, expects=tag)
+    def about(self, broadcast: Mapping[str, Any]) -> Ask:
+        """Return this ask with the scalars of a broadcast, some of which may be tensors."""
+        types: dict[str, Any] = {f.name: type(f.default) for f in fields(self)}
+        return replace(self, **{n: types[n](broadcast[n]) for n in types if n in broadcast})
 
-    def record(self) -> ConfigRecord:
-        return ConfigRecord(asdict(self))
+    def record(self, expects: str) -> ConfigRecord:
+        """Return the record for a site whose state has the tag `expects`."""
+        return ConfigRecord(asdict(replace(self, expects=expects)))
 
     def built(self) -> Algorithm:
+        """Return the algorithm that the site follows."""
         return Algorithm.from_dict(json.loads(self.algorithm))
 
 
-def pack(tensors: Mapping[str, Tensor | None]) -> ArrayRecord:
-    """Return these tensors as arrays, without those that are None or empty."""
-    arrays = {
-        name: Array(_storable(t.detach().cpu()).numpy())
-        for name, t in tensors.items()
-        if t is not None and t.numel()
-    }
-    return ArrayRecord(arrays)
+@dataclass
+class Held:
+    """A client's state, and the tag by which its site knows it."""
+
+    state: ClientState = field(default_factory=ClientState)
+    tag: str = ""
 
 
-def form_of(tensors: Mapping[str, Tensor | None]) -> Form:
-    """Return the shapes and types that `pack` gives these tensors."""
-    return {
-        name: (tuple(t.shape), t.dtype)
-        for name, t in tensors.items()
-        if t is not None and t.numel()
-    }
+@dataclass
+class Answer(Held):
+    """A reply of the right form, with the client's state after it."""
+
+    reply: Reply = field(default_factory=lambda: Reply({}))
+
+    @classmethod
+    def read(
+        cls,
+        content: RecordDict,
+        ask: Ask,
+        client: int,
+        before: ClientState,
+        broadcast: Mapping[str, Any],
+    ) -> Answer:
+        """Read a client's reply; reject one of another form, or to another message.
+
+        Args:
+            content: The reply.
+            ask: What the client was asked.
+            client: The client.
+            before: Its state when it was asked.
+            broadcast: What it was sent: x̄_r and the buffers give the shapes of its reply.
+        """
+        label = label_of(content)
+        expected = {"status": "done", "client": client, "round": ask.round, "tag": ask.tag}
+        for name, value in expected.items():
+            if label.get(name) != value:
+                raise Rejected(f"replied about {name} {label.get(name)!r} instead of {value!r}")
+        algorithm = ask.built()
+        form = ReplyForm.of(algorithm, ask.phase, ask.memorise, ask.measure_every)
+        # A client sends its memory, and the server, which has the old one, computes the change.
+        names = ["memory" if name == "change" else name for name in form.vectors]
+        if ask.phase == "local" and algorithm.descent.has_velocity:
+            names.append("velocity")
+        like = dict.fromkeys(names, broadcast["x"])
+        if form.has_buffers:
+            like |= vars(broadcast["buffers"])
+        tensors = _unpack_like(content.array_records.get(ARRAYS, ArrayRecord()), like)
+        buffers = buffers_of(tensors) if form.has_buffers else None
+        metrics = _metrics_of(content, form.metrics)
+        if ask.phase == "probe":
+            gradient = tensors["gradient"]
+            kept = {"memory": gradient} if ask.memorise else {"anchor": gradient}
+            reply = Reply({"gradient": gradient}, buffers, metrics)
+            return cls(replace(before, **kept), ask.tag, reply)
+        after = ClientState(None, tensors.get("memory"), tensors.get("velocity"))
+        vectors = {"x": tensors["x"]}
+        if after.memory is not None:
+            old = before.memory
+            vectors["change"] = after.memory if old is None else after.memory - old
+        return cls(after, ask.tag, Reply(vectors, buffers, metrics))
+
+    def check(self, max_norm: float | None) -> None:
+        """Reject values that are not finite, and gradients whose norm is above `max_norm`."""
+        vectors = self.reply.vectors | self.state.tensors()
+        for name, tensor in vectors.items():
+            if not torch.isfinite(tensor).all():
+                raise Rejected(f"sent a {name} that is not finite", self)
+        for name, value in self.reply.metrics.items():
+            if value is not None and not math.isfinite(value):
+                raise Rejected(f"sent a {name} of {value}", self)
+        for name in sorted({"gradient", "memory"} & vectors.keys()):
+            size = float(norm(vectors[name]))
+            if max_norm is not None and size > max_norm:
+                raise Rejected(f"sent a {name} of norm {size:.3g}, above max_norm = {max_norm:g}")
 
 
-def unpack(record: ArrayRecord, form: Form) -> dict[str, Tensor]:
-    """Return the tensors of a record; reject it unless it has exactly this form."""
-    if set(record) != set(form):
-        raise Rejected(f"sent the arrays {sorted(record)} instead of {sorted(form)}")
-    return {name: _tensor(name, record[name], *form[name]) for name in form}
-
-
-def unpack_any(record: ArrayRecord, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors of a record that this side has packed itself."""
-    return {
-        name: _tensor(name, a, tuple(a.shape), torch.int64 if name == "integers" else dtype)
-        for name, a in record.items()
-    }
-
-
-def check_finite(tensors: Mapping[str, Tensor], metrics: Mapping[str, Any]) -> None:
-    """Reject a reply that has a NaN or an infinity anywhere."""
-    for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise Rejected(f"sent a {name} that is not finite", non_finite=True)
-    for name, value in metrics.items():
-        if not math.isfinite(value):
-            raise Rejected(f"sent a {name} of {value}", non_finite=True)
+def labelled(
+    label: Mapping[str, Any],
+    arrays: Mapping[str, Tensor | None] | None = None,
+    metrics: Mapping[str, Any] | None = None,
+) -> RecordDict:
+    """Return a reply that says `label` about itself."""
+    return RecordDict(
+        {
+            ANSWER: ConfigRecord(dict(label)),
+            ARRAYS: pack(arrays or {}),
+            METRICS: MetricRecord(dict(metrics or {})),
+        }
+    )
 
 
 def label_of(content: RecordDict) -> dict[str, Any]:
@@ -136,36 +183,49 @@ def label_of(content: RecordDict) -> dict[str, Any]:
     return dict(content.config_records.get(ANSWER, ConfigRecord()))
 
 
-def metrics_of(content: RecordDict, names: tuple[str, ...]) -> dict[str, float | None]:
-    """Return metrics by name; those that were not measured are None."""
-    record = content.metric_records.get(METRICS, MetricRecord())
-    values = {name: record.get(name) for name in names}
-    for name, value in values.items():
-        if value is not None and not isinstance(value, (int, float)):
-            raise Rejected(f"sent a {name} that is not a number")
-    return {name: None if v is None else float(v) for name, v in values.items()}  # type: ignore[arg-type]
+def pack(tensors: Mapping[str, Tensor | None]) -> ArrayRecord:
+    """Return these tensors as arrays, without those that are None or empty."""
+    arrays: dict[str, Array] = {}
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.numel():
+            stored = tensor.detach().cpu()
+            # numpy has no bfloat16, which travels as its bits.
+            bits = stored.view(torch.int16) if stored.dtype == torch.bfloat16 else stored
+            arrays[name] = Array(bits.numpy())
+    return ArrayRecord(arrays)
 
 
-def state_arrays(state: ClientState, **more: Tensor | None) -> ArrayRecord:
-    """Return a client's whole state as arrays."""
-    held = {"anchor": state.anchor, "memory": state.memory, "velocity": state.velocity}
-    return pack({**held, **more})
-
-
-def state_of(tensors: Mapping[str, Tensor]) -> ClientState:
-    """Return the state that `state_arrays` packed."""
-    return ClientState(tensors.get("anchor"), tensors.get("memory"), tensors.get("velocity"))
+def unpack(record: ArrayRecord, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return the tensors of a record, of whatever names and shapes."""
+    return {
+        name: _tensor(name, a, tuple(a.shape), torch.int64 if name == "integers" else dtype)
+        for name, a in record.items()
+    }
 
 
 def buffers_of(tensors: Mapping[str, Tensor]) -> Buffers:
     """Return buffers that were packed as `floats` and `integers`."""
-    none = Buffers()
-    return Buffers(tensors.get("floats", none.floats), tensors.get("integers", none.integers))
+    return Buffers(**{name: tensors[name] for name in ("floats", "integers") if name in tensors})
 
 
-def _storable(tensor: Tensor) -> Tensor:
-    """Return the tensor as numpy can hold it: bfloat16 travels as its bits."""
-    return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+def _unpack_like(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a record; reject it unless it has these names, shapes and types."""
+    expected = {name: tensor for name, tensor in like.items() if tensor.numel()}
+    if set(record) != set(expected):
+        raise Rejected(f"sent the arrays {sorted(record)} instead of {sorted(expected)}")
+    return {n: _tensor(n, record[n], tuple(t.shape), t.dtype) for n, t in expected.items()}
+
+
+def _metrics_of(content: RecordDict, names: tuple[str, ...]) -> dict[str, float | None]:
+    """Return metrics by name; those that were not measured are None."""
+    record = content.metric_records.get(METRICS, MetricRecord())
+    metrics: dict[str, float | None] = {}
+    for name in names:
+        value = record.get(name)
+        if value is not None and not isinstance(value, (int, float)):
+            raise Rejected(f"sent a {name} that is not a number")
+        metrics[name] = None if value is None else float(value)
+    return metrics
 
 
 def _tensor(name: str, array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from logging import WARNING
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
@@ -14,12 +13,10 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore import log
 from torch import Tensor
 
-from episode.core.algorithm import Algorithm
 from episode.errors import EpisodeError
 from episode.federation.protocols import Objective, Task
 from episode.federation.state import Buffers
 from episode.flower.exchange import Failure, Outcome
-from episode.flower.layout import Layout
 from episode.flower.sites import Introduction, Sites
 from episode.randomness import permutation
 
@@ -37,62 +34,40 @@ class Evaluation:
     seconds: float
 
 
+def objection_to(site: Introduction, arrays: Mapping[str, Tensor]) -> str | None:
+    """Return why a site's model is not that of the initial arrays, or None if it is."""
+    if site.layout is None:
+        return "has no model: call attach(app, ...) in its ClientApp"
+    return site.layout.objection(arrays, site.dtype)
+
+
 class RemoteTask(Task):
-    """The model of the initial arrays, and the sites that have data for it."""
+    """The model of the initial arrays, and the sites that have data for it.
+
+    Args:
+        arrays: The initial arrays.
+        sites: The sites, which have been met.
+        evaluation: How the model is evaluated.
+        result: Where the metrics of evaluations are kept, for Flower.
+    """
 
     def __init__(
-        self, arrays: Mapping[str, Tensor], evaluation: Evaluation, result: Result
+        self, arrays: Mapping[str, Tensor], sites: Sites, evaluation: Evaluation, result: Result
     ) -> None:
-        self.num_clients = 0
-        self.sites: Sites | None = None
+        first = sites.known[min(sites.known)]
+        assert first.layout is not None, "objection_to has checked it"
+        self.num_clients = sites.num_clients
+        self.layout = first.layout
         self._arrays = arrays
+        self._sites = sites
         self._evaluation = evaluation
         self._result = result
-        self._layout: Layout | None = None
-        self._start: tuple[Tensor, Buffers] | None = None
-
-    @property
-    def layout(self) -> Layout:
-        assert self._layout is not None
-        return self._layout
-
-    @property
-    def shapes(self) -> dict[str, list[int]]:
-        return self.layout.trained
-
-    def objection(self, site: Introduction) -> str | None:
-        """Return why a site's model is not that of the initial arrays, or None if it is."""
-        if site.layout is None:
-            return "has no model: call attach(app, ...) in its ClientApp"
-        reason = site.layout.objection(self._arrays)
-        if reason is None and self._layout not in (None, site.layout):
-            reason = "trains other parameters, or in another order, than the first site"
-        if reason is None:
-            dtype = str(self._arrays[next(iter(site.layout.trained))].dtype)
-            if dtype != site.dtype:
-                reason = f"trains {site.dtype}, but the initial arrays are {dtype}"
-        if reason is None and self._layout is None:
-            self._layout = site.layout
-        return reason
-
-    def meet(self, sites: Sites, algorithm: Algorithm) -> None:
-        """Take over what the sites have said about themselves."""
-        self.sites = sites
-        self.num_clients = sites.num_clients
-        if algorithm.weighting == "examples" and len(sites.known) < self.num_clients:
-            raise EpisodeError(
-                "weighting='examples' needs every site at the start, to know what it weighs, but "
-                f"{len(sites.known)} of {self.num_clients} are there."
-            )
-        first = sites.known[min(sites.known)]
-        self._start = self.layout.split(self._arrays, first.buffers)
+        self._start = self.layout.split(arrays, first.buffers)
 
     def examples(self, client: int) -> int:
-        assert self.sites is not None
-        return self.sites.known[client].examples
+        return self._sites.known[client].examples
 
     def initial(self) -> tuple[Tensor, Buffers]:
-        assert self._start is not None
         return self._start[0].clone(), self._start[1]
 
     def objective(self) -> Objective:
@@ -102,13 +77,9 @@ class RemoteTask(Task):
         """Return the model's arrays at x̄, to be stored with the run."""
         return self.layout.join(x, buffers, self._arrays)
 
-    def arrays(self, x: Tensor, buffers: Buffers) -> ArrayRecord:
-        return ArrayRecord(self.state_dict(x, buffers))
-
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
         """Return metrics of the server's own function, and the sites' mean as `sites_…`."""
-        assert self.sites is not None
-        played, arrays = self.sites.round + 1, self.arrays(x, buffers)
+        played, arrays = self._sites.round + 1, ArrayRecord(self.state_dict(x, buffers))
         metrics: dict[str, float] = {}
         if self._evaluation.function:
             found = self._evaluation.function(played, arrays)
@@ -123,18 +94,18 @@ class RemoteTask(Task):
 
     def _at_sites(self, round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Return the mean of the sites' own `evaluate` functions, weighted as Flower does."""
-        assert self.sites is not None
-        able = [c for c in sorted(self.sites.connected()) if self.sites.known[c].evaluates]
-        count = math.ceil(self._evaluation.fraction * len(able))
+        sites, settings = self._sites, self._evaluation
+        able = [c for c in sorted(sites.connected()) if sites.known[c].evaluates]
+        count = math.ceil(settings.fraction * len(able))
         if not count:
             return None
-        order = permutation(len(able), self.sites.seed, "evaluate", round)[:count].tolist()
-        config = ConfigRecord({**self._evaluation.config, "server-round": round})
+        order = permutation(len(able), sites.seed, "evaluate", round)[:count].tolist()
+        config = ConfigRecord({**settings.config, "server-round": round})
         content = RecordDict({"arrays": arrays, "config": config})
         chosen = {able[k]: content for k in sorted(order)}
-        replies = self.sites.ask(chosen, "evaluate", round - 1, self._evaluation.seconds)
+        replies = sites.ask(chosen, "evaluate", round - 1, settings.seconds)
         good = [r for c, r in replies.items() if self._is_usable(c, r)]
-        return aggregate_metricrecords(good, self._evaluation.weighted_by) if good else None  # type: ignore[arg-type]
+        return aggregate_metricrecords(good, settings.weighted_by) if good else None  # type: ignore[arg-type]
 
     def _is_usable(self, client: int, reply: Outcome) -> bool:
         key = self._evaluation.weighted_by
@@ -149,5 +120,5 @@ class RemoteTask(Task):
 
 
 def _numbers(record: MetricRecord, prefix: str) -> dict[str, float]:
-    values: dict[str, Any] = {k: v for k, v in record.items() if isinstance(v, (int, float))}
-    return {f"{prefix}{name}": float(value) for name, value in values.items()}
+    """Return the metrics that are single numbers, under prefixed names."""
+    return {f"{prefix}{k}": float(v) for k, v in record.items() if isinstance(v, (int, float))}

@@ -2,7 +2,7 @@
 
 A mean is always over exactly the clients that it was asked for. If one is lost, the round is
 attempted again without it: clients that have probed need not probe again, but local steps that were
-corrected by a mean with the lost client in it are repeated. So all means of a round agree.
+corrected by a mean over the lost client, too, are repeated. So all means of a round agree.
 
 The server keeps a copy of its clients' states. So checkpoints are complete, and a site that has
 lost its state gets it back.
@@ -14,12 +14,14 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
+from logging import INFO, WARNING
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore import log
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
@@ -27,23 +29,13 @@ from episode.errors import ClusterError
 from episode.federation.job import Job
 from episode.federation.mean import mean_of
 from episode.federation.protocols import AttemptFailed, Engine, Phase, Reply, Request
+from episode.federation.rounds import Plan
 from episode.federation.state import ClientState
 from episode.flower.exchange import Failure, Outcome
-from episode.flower.messages import (
-    ARRAYS,
-    ASK,
-    CONFIG,
-    LOCAL,
-    PROBE,
-    STATE,
-    Ask,
-    Rejected,
-    label_of,
-    pack,
-    state_arrays,
-)
-from episode.flower.replies import Answer, Held, check, read
-from episode.flower.sites import Introduction, Limits, Sites, warn
+from episode.flower.messages import ARRAYS, ASK, STATE, Answer, Ask, Held, Rejected, label_of, pack
+from episode.flower.sites import Introduction, Limits, Sites
+from episode.runs.observers import progress_line
+from episode.runs.records import Observe, Record
 
 
 class FlowerEngine(Engine):
@@ -63,7 +55,7 @@ class FlowerEngine(Engine):
         self.absent: dict[int, str] = {}
         """Clients that sit the round out, and why."""
         self.cohort: list[int] = []
-        """The clients that the round's rule named."""
+        """The clients that were chosen for the round."""
         self._algorithm = algorithm
         self._config = dict(config or {})
         self._attempts_made = 0
@@ -76,12 +68,15 @@ class FlowerEngine(Engine):
         """x̄_r, at which those answers were given."""
         self._name = secrets.token_hex(4)
         self._exchanges = 0
-        # As in a simulation: a norm must not depend on how many threads share its sum.
+        # One thread, as in a simulation: a norm must not depend on how many share its sum.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
 
     def attempts(self, round: int, cohort: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the clients that are there, fewer after each loss; wait a while for too few."""
+        """Yield the clients that are connected, fewer after each loss.
+
+        If too few are left, another attempt begins with a wait for sites to come back.
+        """
         self.cohort = list(cohort)
         limits = self.sites.limits
         for attempt in range(1 + limits.retries):
@@ -95,7 +90,7 @@ class FlowerEngine(Engine):
     def average(
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
     ) -> Reply:
-        """Return the weighted mean over the cohort, added up in its order."""
+        """Return the weighted mean over the cohort, added up in the order of clients."""
         first = bool(broadcast.get("memorise"))
         wanted = [c for c in cohort if not (first and c in self.absent)]
         needed = self._needed(self.sites.num_clients if first else len(self.cohort))
@@ -131,19 +126,23 @@ class FlowerEngine(Engine):
         return self.own_requests() | Request.CHECKPOINT
 
     def notes(self) -> dict[str, Any]:
-        """Return who was missing in the last round and how often it was attempted, if so."""
+        """Return who was missing in the last round, and its attempts if there were several."""
         found: dict[str, Any] = {}
-        if missing := {c: self.absent[c] for c in self.cohort if c in self.absent}:
-            found["missing"] = {str(c): reason for c, reason in sorted(missing.items())}
+        if missing := self._missing():
+            found["missing"] = {str(client): reason for client, reason in missing.items()}
         attempts = self._attempts_made
         return found | ({"attempts": attempts} if attempts > 1 else {})
+
+    def _missing(self) -> dict[int, str]:
+        """Return the clients of the cohort that sit the round out, and why."""
+        return {c: self.absent[c] for c in sorted(self.cohort) if c in self.absent}
 
     def _look_for_sites(self, again: bool, seconds: float) -> None:
         """Find out which sites are connected; give them up to `seconds` to come back."""
         silent, until = list(self.absent), time.monotonic() + seconds
         while True:
             for node, failure in self.sites.greet(again).items():
-                warn(f"Node {node} is not admitted: it {failure.reason}")
+                log(WARNING, "Node %d is not admitted: it %s", node, failure.reason)
             missing = set(range(self.sites.num_clients)) - self.sites.connected(silent)
             if not missing or time.monotonic() >= until:
                 break
@@ -152,12 +151,12 @@ class FlowerEngine(Engine):
         self.absent = dict.fromkeys(sorted(missing), "is not connected")
 
     def _needed(self, size: int) -> int:
-        """Return how many of so many clients must take part."""
+        """Return how many clients of a cohort of this size must take part."""
         least = self.sites.limits.min_replies
         return size if least is None else max(1, min(least, size))
 
     def _who_is_missing(self, round: int) -> str:
-        missing = [f"site {c} {self.absent[c]}" for c in self.cohort if c in self.absent]
+        missing = [f"site {client} {reason}" for client, reason in self._missing().items()]
         size = len(self.cohort)
         return (
             f"Round {round} was tried {self._attempts_made} times, and {size - len(missing)} of "
@@ -177,16 +176,18 @@ class FlowerEngine(Engine):
         due = [c for c in clients if c not in answers]
         until = time.monotonic() + self.sites.limits.deadline
         while due:
-            ask = self._ask(phase, broadcast)
+            algorithm = json.dumps(self._algorithm.to_dict())
+            ask = Ask(phase, self._next_tag(), self.sites.seed, algorithm).about(broadcast)
             outcomes = self._send(ask, broadcast, due, max(0.1, until - time.monotonic()))
             due = [c for c, outcome in outcomes.items() if self._has_lost_state(c, outcome)]
             for client in sorted(outcomes.keys() - set(due)):
                 try:
                     answer = self._read(ask, broadcast, client, outcomes[client])
-                    self._check(answer, client, not_finite)
                 except Rejected as rejected:
+                    if rejected.not_finite is not None:
+                        not_finite[client] = rejected.not_finite
                     self.absent[client] = f"{rejected} in the {phase} phase"
-                    warn(f"Round {ask.round}: site {client} {self.absent[client]}")
+                    log(WARNING, "Round %d: site %d %s", ask.round, client, self.absent[client])
                     continue
                 answers[client] = answer
                 self._tag_at_node[self._node(client)] = answer.tag
@@ -198,39 +199,25 @@ class FlowerEngine(Engine):
             answers |= not_finite
         return answers
 
-    def _ask(self, phase: Phase, broadcast: Mapping[str, Any]) -> Ask:
-        return Ask(
-            phase,
-            broadcast["round"],
-            self._next_tag(),
-            "",
-            self.sites.seed,
-            json.dumps(self._algorithm.to_dict()),
-            bool(broadcast.get("memorise")),
-            eta=float(broadcast.get("eta", 0.0)),
-            gamma=float(broadcast.get("gamma", 0.0)),
-            G_norm=float(broadcast.get("G_norm", 0.0)),
-            local_steps=int(broadcast.get("local_steps", 0)),
-            measure_every=int(broadcast.get("measure_every", 0)),
-        )
-
     def _send(
         self, ask: Ask, broadcast: Mapping[str, Any], clients: Sequence[int], seconds: float
     ) -> dict[int, Outcome]:
-        buffers, G = broadcast["buffers"], broadcast.get("G")
-        point = {"x": broadcast["x"], "floats": buffers.floats, "integers": buffers.integers}
-        whole, only_G = pack({**point, "G": G}), pack({"G": G})
+        only_G = pack({"G": broadcast.get("G")})
+        point = pack({"x": broadcast["x"], **vars(broadcast["buffers"])})
+        whole = ArrayRecord({**point, **only_G})
+        # Like Flower's own strategies: the user's settings for sites, and the round.
+        config = ConfigRecord({**self._config, "server-round": ask.round + 1})
         contents: dict[int, RecordDict] = {}
         for client in clients:
             start = self._starting_state(ask.phase, client)
             there = bool(start.tag) and self._tag_at_node.get(self._node(client)) == start.tag
             has_point = there and ask.phase == "local" and self._algorithm.correction.probes
-            content = self._message(ask.starting_from(start.tag), only_G if has_point else whole)
+            arrays = only_G if has_point else whole
+            content = RecordDict({ASK: ask.record(start.tag), ARRAYS: arrays, "config": config})
             if start.tag and not there:
-                content[STATE] = state_arrays(start.state)
+                content[STATE] = pack(vars(start.state))
             contents[client] = content
-        kind = PROBE if ask.phase == "probe" else LOCAL
-        return self.sites.ask(contents, kind, ask.round, seconds)
+        return self.sites.ask(contents, f"train.{ask.phase}", ask.round, seconds)
 
     def _starting_state(self, phase: Phase, client: int) -> Held:
         """Return what the client must start from: this round's probe, or its last state."""
@@ -239,16 +226,9 @@ class FlowerEngine(Engine):
             return probe
         return self._kept.get(client, Held())
 
-    def _message(self, ask: Ask, arrays: ArrayRecord) -> RecordDict:
-        # Like Flower's own strategies: the user's settings for sites, and the round.
-        config = ConfigRecord({**self._config, "server-round": ask.round + 1})
-        return RecordDict({ASK: ask.record(), ARRAYS: arrays, CONFIG: config})
-
     def _has_lost_state(self, client: int, outcome: Outcome) -> bool:
         """Whether the site must be asked again, and be given the state that it does not hold."""
-        if isinstance(outcome, Failure):
-            return False
-        if label_of(outcome).get("status") != "needs state":
+        if isinstance(outcome, Failure) or label_of(outcome).get("status") != "needs state":
             return False
         return self._tag_at_node.pop(self._node(client), None) is not None
 
@@ -258,16 +238,9 @@ class FlowerEngine(Engine):
         if isinstance(outcome, Failure):
             raise Rejected(outcome.reason)
         before = self._starting_state(ask.phase, client).state
-        return read(ask, broadcast, client, outcome, before)
-
-    def _check(self, answer: Answer, client: int, not_finite: dict[int, Answer]) -> None:
-        """Reject an answer that must not be used; set aside one that is only not finite."""
-        try:
-            check(answer, self.sites.limits.max_norm)
-        except Rejected as rejected:
-            if rejected.non_finite:
-                not_finite[client] = answer
-            raise
+        answer = Answer.read(outcome, ask, client, before, broadcast)
+        answer.check(self.sites.limits.max_norm)
+        return answer
 
     def _keep_first_memories(
         self, answers: Mapping[int, Answer], cohort: Sequence[int], mean: Tensor
@@ -289,9 +262,8 @@ class FlowerEngine(Engine):
         return f"{self._name}.{self._exchanges}"
 
 
-@contextmanager
-def engine_on_sites(job: Job, grid: Grid) -> Iterator[FlowerEngine]:
-    """Meet the sites of a job whose task is built here, and open the engine on them."""
+def engine_on_sites(job: Job, grid: Grid) -> closing[FlowerEngine]:
+    """Meet the sites of a job whose task is built here, and return an engine on them to open."""
     x, _ = job.task.initial()
 
     def objection(site: Introduction) -> str | None:
@@ -301,5 +273,14 @@ def engine_on_sites(job: Job, grid: Grid) -> Iterator[FlowerEngine]:
 
     sites = Sites(grid, Limits.of(job.engine), job.plan.seed, objection, job.plan.algorithm)
     sites.meet(job.task.num_clients)
-    with closing(FlowerEngine(sites, job.plan.algorithm)) as engine:
-        yield engine
+    return closing(FlowerEngine(sites, job.plan.algorithm))
+
+
+def round_logger(plan: Plan) -> Observe:
+    """Return an observer that writes a line about each round to the run's log."""
+
+    def observe(record: Record) -> None:
+        here, total = record["round"] + 1, plan.rounds_to_play
+        log(INFO, "[ROUND %d/%d] %s", here, total, progress_line(record))
+
+    return observe

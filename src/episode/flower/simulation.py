@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from episode.engines.simulation import usable_cores
@@ -31,8 +30,8 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Environment in which Flower and Ray report nothing to their makers; the last variable silences a
-warning of Ray about its next version."""
+"""Environment in which Flower and Ray send no usage data. The last variable silences a warning of
+Ray about its next version."""
 
 
 class FlowerSimulation(Engine):
@@ -69,10 +68,11 @@ def require_flower() -> None:
 
 
 @contextmanager
-def quiet_environment() -> Iterator[None]:
-    """Set the variables of QUIET, also for processes started meanwhile."""
-    before = {name: os.environ.get(name) for name in QUIET}
-    os.environ.update(QUIET)
+def quiet_environment(**more: str) -> Iterator[None]:
+    """Set the variables of QUIET and others, also for processes that are started meanwhile."""
+    variables = {**QUIET, **more}
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -85,17 +85,29 @@ def quiet_environment() -> Iterator[None]:
 
 @contextmanager
 def simulated_grid(app: ClientApp, num_sites: int, workers: int | None = None) -> Iterator[Grid]:
-    """Start a simulation with so many sites on a thread of its own; end it afterwards.
+    """Start a simulation on a thread of its own, and end it afterwards.
+
+    Args:
+        app: The app of its sites.
+        num_sites: Number of sites.
+        workers: Number of processes that run sites; None for one per core.
 
     Yields:
         The grid, through which a server reaches the sites.
     """
     simulation = _Simulation(app, num_sites, workers)
-    with _ray_folder() as folder, _only_warnings():
+    # The folder of Ray's session holds sockets, so its path must be short. Flower writes there,
+    # too, and not into the user's home.
+    short = "/tmp" if sys.platform != "win32" else None
+    with (
+        TemporaryDirectory(prefix="ray", dir=short, ignore_cleanup_errors=True) as folder,
+        quiet_environment(FLWR_HOME=os.environ.get("FLWR_HOME") or folder),
+        _only_warnings(),
+    ):
         thread = threading.Thread(target=simulation.run, args=(folder,), name="flower-simulation")
         thread.start()
         try:
-            yield simulation.wait_for_grid(thread)
+            yield simulation.grid.result()
         except KeyboardInterrupt:
             if simulation.failure:  # the simulation ended first, and the server could not go on
                 raise simulation.failure from None
@@ -106,26 +118,18 @@ def simulated_grid(app: ClientApp, num_sites: int, workers: int | None = None) -
 
 
 class _Simulation:
-    """Flower's simulation, which plays a ServerApp: this one lends its grid to somebody else."""
+    """Flower's simulation. It runs a ServerApp; this one only hands out its grid and waits."""
 
     def __init__(self, app: ClientApp, num_sites: int, workers: int | None) -> None:
         self.done = threading.Event()
-        """The server needs the grid no more."""
+        """Set once the server no longer needs the grid."""
         self.failure: ClusterError | None = None
+        self.grid: Future[Grid] = Future()
         self._ended = threading.Event()
-        """The simulation is over: nobody must wait for replies."""
+        """Set once the simulation has ended, so that nobody waits for replies."""
         self._app = app
         self._num_sites = num_sites
         self._cores = workers or min(usable_cores(), num_sites)
-        self._grids: SimpleQueue[Grid] = SimpleQueue()
-
-    def wait_for_grid(self, thread: threading.Thread) -> Grid:
-        while thread.is_alive():
-            try:
-                return self._grids.get(timeout=0.2)
-            except Empty:
-                continue
-        raise self.failure or ClusterError("Flower's simulation ended before the run began.")
 
     def run(self, folder: str) -> None:
         backend: dict[str, dict[str, Any]] = {
@@ -133,14 +137,17 @@ class _Simulation:
             "init_args": {"num_cpus": self._cores, "_temp_dir": folder, "log_to_driver": False},
         }
         try:
-            run_simulation = _flowers_simulation()
+            run_simulation = _import_run_simulation()
             run_simulation(self._server(), self._app, self._num_sites, backend_config=backend)
+        except ClusterError as error:
+            self.failure = error
         except Exception as error:  # noqa: BLE001 - raised in the server's thread
-            known = isinstance(error, ClusterError)
-            text = str(error) if known else f"Flower's simulation failed: {error}"
-            self.failure = ClusterError(text)
+            self.failure = ClusterError(f"Flower's simulation failed: {error}")
         finally:
             self._ended.set()
+            if not self.grid.done():
+                early = ClusterError("Flower's simulation ended before the run began.")
+                self.grid.set_exception(self.failure or early)
 
     def _server(self) -> Any:
         from flwr.app import Context
@@ -158,14 +165,14 @@ class _Simulation:
                 return pull(message_ids)
 
             grid.pull_messages = pull_while_it_runs  # type: ignore[method-assign]
-            self._grids.put(grid)
+            self.grid.set_result(grid)
             while not self.done.wait(timeout=0.5) and not self._ended.is_set():
                 pass
 
         return server
 
 
-def _flowers_simulation() -> Any:
+def _import_run_simulation() -> Any:
     if importlib.util.find_spec("ray") is None:
         raise ClusterError(
             "Flower's simulation needs Ray, which is not installed: "
@@ -179,23 +186,6 @@ def _flowers_simulation() -> Any:
             "flwr 1.41, or write an app for a SuperLink with episode flower app."
         ) from None
     return run_simulation
-
-
-@contextmanager
-def _ray_folder() -> Iterator[str]:
-    """Make a folder for Ray's session with a short name, because it holds sockets.
-
-    Flower writes there, too, and not into the user's home.
-    """
-    folder = tempfile.mkdtemp(prefix="ray", dir="/tmp" if sys.platform != "win32" else None)
-    before = os.environ.get("FLWR_HOME")
-    os.environ["FLWR_HOME"] = before or folder
-    try:
-        yield folder
-    finally:
-        if before is None:
-            del os.environ["FLWR_HOME"]
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The sites of a federation: which are connected, and which have come back.
 
-Flower numbers its nodes at random and lets a server wait for ever. Here a site is identified by its
-client's number (its partition id), waits are bounded, and missing sites are named.
+Flower numbers its nodes at random and lets a server wait for ever. Here the number of a site is its
+partition id, every wait has a limit, and errors name the sites that are missing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from logging import INFO, WARNING
-from typing import Any
+from logging import INFO
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
@@ -24,10 +23,10 @@ from episode.federation.job import EngineSettings
 from episode.federation.state import Buffers
 from episode.flower.exchange import Failure, Outcome, exchange, nodes_of, pull, push
 from episode.flower.layout import Layout
-from episode.flower.messages import ANSWER, ARRAYS, HELLO, buffers_of, unpack_any
+from episode.flower.messages import ARRAYS, buffers_of, label_of, unpack
 
 _GRACE = 2.0
-"""Seconds at the start in which a second node with the same partition id would be noticed."""
+"""Seconds at the start in which a second node with the same partition id can show up."""
 _HELLO_SECONDS = 3600.0
 _AT_START = "At the start, before round 0:"
 
@@ -49,14 +48,14 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if self.min_replies is not None and self.min_replies < 1:
-            raise EpisodeError(f"min_replies is {self.min_replies}: it must be 1 or more.")
+        for name, least in (("min_replies", 1), ("retries", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise EpisodeError(f"{name} is {value}: it must be {least} or more.")
         for name in ("deadline", "start_seconds", "max_norm"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise EpisodeError(f"{name} is {value}: it must be more than 0.")
-        if self.retries < 0:
-            raise EpisodeError(f"retries is {self.retries}: it must be 0 or more.")
 
     @classmethod
     def of(cls, engine: EngineSettings) -> Limits:
@@ -81,19 +80,16 @@ class Introduction:
 
     @classmethod
     def of(cls, node: int, content: RecordDict) -> Introduction:
-        answer: dict[str, Any] = dict(content.config_records[ANSWER])
-        dtype = getattr(torch, str(answer["dtype"]).removeprefix("torch."))
-        layout = json.loads(answer["layout"]) if answer["layout"] else None
+        label = label_of(content)
+        dtype = getattr(torch, str(label["dtype"]).removeprefix("torch."))
+        numbers = {name: int(label[name]) for name in ("client", "partitions", "examples", "size")}
         return cls(
             node,
-            int(answer["client"]),
-            int(answer["partitions"]),
-            int(answer["examples"]),
-            int(answer["size"]),
-            str(answer["dtype"]),
-            Layout.from_dict(layout) if layout else None,
-            bool(answer["evaluates"]),
-            buffers_of(unpack_any(content.array_records[ARRAYS], dtype)),
+            **numbers,
+            dtype=str(label["dtype"]),
+            layout=Layout(**json.loads(label["layout"])) if label["layout"] else None,
+            evaluates=bool(label["evaluates"]),
+            buffers=buffers_of(unpack(content.array_records[ARRAYS], dtype)),
         )
 
 
@@ -129,9 +125,9 @@ class Sites:
             ClusterError: Too few sites have connected.
         """
         until = time.monotonic() + self.limits.start_seconds
-        said = complete = False
+        announced = complete = False
         self.num_clients = num_clients or 0
-        while time.monotonic() < until and not (complete and not self._due):
+        while time.monotonic() < until and (self._due or not complete):
             for node, failure in self.greet().items():
                 if failure.gone:
                     continue
@@ -142,9 +138,9 @@ class Sites:
             self.num_clients = num_clients or partitions
             if not complete and 0 < self.num_clients <= len(self.known):
                 complete, until = True, min(until, time.monotonic() + _GRACE)
-            if not said and not complete:
+            if not announced and not complete:
                 log(INFO, "Waiting for sites: %d of %s", len(self.known), self.num_clients or "?")
-                said = True
+                announced = True
             time.sleep(0.05)
         self.num_clients = self.num_clients or len(self.known)
         self._check_start()
@@ -153,7 +149,7 @@ class Sites:
         """Ask new nodes to introduce themselves, and read the answers so far, without waiting.
 
         Args:
-            again: Also ask nodes again that have not answered.
+            again: Whether to ask nodes once more that have not answered.
 
         Returns:
             The nodes that cannot take part, and why.
@@ -167,8 +163,8 @@ class Sites:
         config = ConfigRecord({"seed": self.seed})
         if self.algorithm is not None:
             config["algorithm"] = json.dumps(self.algorithm.to_dict())
-        content = RecordDict({"config": config})
-        self._due |= push(self.grid, dict.fromkeys(new, content), HELLO, _HELLO_SECONDS, "hello")
+        contents = dict.fromkeys(new, RecordDict({"config": config}))
+        self._due |= push(self.grid, contents, "query.episode", _HELLO_SECONDS, "hello")
         self._greeted |= new
         outcomes = pull(self.grid, self._due)
         failures = {node: self._admit(node, outcomes[node], nodes) for node in sorted(outcomes)}
@@ -197,6 +193,7 @@ class Sites:
         return {client: replies[node] for client, node in nodes.items()}
 
     def _admit(self, node: int, outcome: Outcome, nodes: set[int]) -> Failure | None:
+        """Read a node's introduction; return why it is not used as a site, or None if it is."""
         if isinstance(outcome, Failure):
             if "No query function" in outcome.reason:
                 return Failure(
@@ -207,22 +204,27 @@ class Sites:
             found = Introduction.of(node, outcome)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             return Failure(f"introduced itself in an unknown way ({error!r})")
+        reason = self._objection(found)
+        if reason is None:
+            before = self.known.get(found.client)
+            if before is None or before.node not in nodes:
+                self.known[found.client] = found
+                return None
+            self._replacements[found.client] = found
+            reason = f"has the partition-id of node {before.node}: give each site its own"
+        return Failure(reason, found.client)
+
+    def _objection(self, found: Introduction) -> str | None:
         if self.num_clients and found.client >= self.num_clients:
-            return Failure(
+            return (
                 f"has partition-id {found.client}, but there are {self.num_clients} sites: "
-                f"number them from 0 to {self.num_clients - 1}",
-                found.client,
+                f"number them from 0 to {self.num_clients - 1}"
             )
         if reason := self.check(found):
-            return Failure(reason, found.client)
-        before = self.known.get(found.client)
-        if before is None or before.node not in nodes:
-            self.known[found.client] = found
-            return None
-        self._replacements[found.client] = found
-        return Failure(
-            f"has the partition-id of node {before.node}: give each site its own", found.client
-        )
+            return reason
+        if any(site.layout != found.layout for site in self.known.values()):
+            return "trains other parameters, or in another order, than the first site"
+        return None
 
     def _check_start(self) -> None:
         wanted = self.limits.min_replies or self.num_clients
@@ -237,8 +239,3 @@ class Sites:
                 f"{_AT_START} {max(1, wanted)} sites are needed, but {len(self.known)} came within "
                 f"{self.limits.start_seconds:g} s{who}: are their SuperNodes running?"
             )
-
-
-def warn(text: str) -> None:
-    """Write a warning to the run's log."""
-    log(WARNING, text)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
+from torch import Tensor
 
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
@@ -20,21 +22,20 @@ from episode.errors import EpisodeError
 from episode.federation.job import Job, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
-from episode.flower.remote_task import EvaluateFn, Evaluation, RemoteTask
-from episode.flower.server import FlowerEngine
+from episode.flower.remote_task import EvaluateFn, Evaluation, RemoteTask, objection_to
+from episode.flower.server import FlowerEngine, round_logger
 from episode.flower.sites import Limits, Sites
 from episode.runs.config import describe
-from episode.runs.observers import progress_line
 from episode.runs.records import Record, Run
 from episode.runs.trainer import train
 
 
 class EpisodeStrategy(Strategy):
-    """Strategy for any algorithm of the grid. The ClientApp needs `attach`.
+    """Flower strategy for any algorithm of the grid. The ClientApp needs `attach`.
 
     Sites are identified by their `partition-id`, so that a run can be repeated: each SuperNode is
-    started with one of its own, from 0. A reply is not used if it is late, is not finite, has
-    another shape, type or round, or a gradient larger than `max_norm`.
+    started with its own, counted from 0. A reply is rejected if it is late, holds a NaN or an
+    infinity, has the wrong shape, type or round, or a gradient whose norm is above `max_norm`.
 
     Args:
         algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
@@ -42,20 +43,20 @@ class EpisodeStrategy(Strategy):
         gamma: Length γ of a clipped step; a round is clipped if the norm of the global gradient is
             above γ/η.
         local_steps: Number I of steps that each site takes between two exchanges.
-        seed: Decides batches and cohorts; equal seeds give equal runs.
+        seed: Random seed of batches and cohorts; equal seeds give equal runs.
         schedule: Replaces a constant `eta` and `gamma`.
-        cohorts: Who takes part in each round; by default everybody.
-        num_sites: Number of sites; by default what the sites say is the number of partitions.
-        min_replies: Sites that must take part in a round; by default its whole cohort.
+        cohorts: Which sites take part in each round; by default all of them.
+        num_sites: Number of sites; by default the `num-partitions` of the sites.
+        min_replies: Number of sites that must take part in a round; by default the whole cohort.
         deadline: Seconds that a site has for a phase; by default `start`'s timeout.
         retries: How often a round with too few sites is attempted again before the run stops.
         start_seconds: Seconds that sites have to connect.
-        max_norm: A site's gradient with a larger norm is rejected.
-        folder: Where the run is written, with a checkpoint after every round; started again, it
-            goes on from the last one.
+        max_norm: Largest norm of a site's gradient that is accepted.
+        folder: Where the run is written, with a checkpoint after every round. A run that is started
+            again continues from the last one.
         fraction_evaluate: Share of the sites that evaluate the model.
         evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
-        weighted_by_key: Metric by which the sites' evaluations are weighted.
+        weighted_by_key: Name of the metric by which the sites' evaluations are weighted.
 
     Raises:
         EpisodeError: An argument is wrong.
@@ -123,8 +124,8 @@ class EpisodeStrategy(Strategy):
             num_rounds: Number of rounds; an algorithm that communicates after every iteration plays
                 `local_steps` times as many.
             timeout: Seconds that a site has for a phase, unless `deadline` says otherwise.
-            train_config: Settings that every training message carries to the sites.
-            evaluate_config: Settings that every evaluation message carries to the sites.
+            train_config: Settings that are sent to the sites with every training message.
+            evaluate_config: Settings that are sent to the sites with every evaluation message.
             evaluate_fn: The server's own evaluation, called with the round and the model.
 
         Returns:
@@ -142,23 +143,19 @@ class EpisodeStrategy(Strategy):
         result = Result(arrays=initial_arrays)
         if evaluate_fn and (first := evaluate_fn(0, initial_arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = first
-        limits = replace(self.limits, deadline=self.deadline or timeout)
-        task = RemoteTask(
-            initial_arrays.to_torch_state_dict(),
-            Evaluation(
-                self.fraction_evaluate,
-                evaluate_config or ConfigRecord(),
-                evaluate_fn,
-                self.weighted_by_key,
-                limits.deadline,
-            ),
-            result,
+        arrays = initial_arrays.to_torch_state_dict()
+        sites = self._meet_sites(grid, timeout, arrays)
+        evaluation = Evaluation(
+            self.fraction_evaluate,
+            evaluate_config or ConfigRecord(),
+            evaluate_fn,
+            self.weighted_by_key,
+            sites.limits.deadline,
         )
-        sites = Sites(grid, limits, self.seed, task.objection, self.algorithm)
-        sites.meet(self.num_sites)
-        task.meet(sites, self.algorithm)
-        self.run = train(self._job(plan, task, sites, train_config), self.folder, _log_round(plan))
-        result.arrays = task.arrays(self.run.x, self.run.buffers)
+        task = RemoteTask(arrays, sites, evaluation, result)
+        job = self._job(plan, task, sites, train_config)
+        self.run = train(job, self.folder, round_logger(plan))
+        result.arrays = ArrayRecord(task.state_dict(self.run.x, self.run.buffers))
         for record in self.run.history:
             result.train_metrics_clientapp[record["round"] + 1] = _metrics(record)
         if self.run.status == "diverged":
@@ -166,61 +163,42 @@ class EpisodeStrategy(Strategy):
         return result
 
     def summary(self) -> None:
-        """Log what is about to be played."""
+        """Log the algorithm and its step sizes."""
         algorithm, schedule = self.algorithm, self.schedule
         cell = f"{algorithm.correction.name} x {algorithm.clipping.name}"
         log(INFO, "EPISODE strategy: %s, η %g, γ %g", cell, schedule.eta, schedule.gamma)
 
+    def _meet_sites(self, grid: Grid, timeout: float, arrays: Mapping[str, Tensor]) -> Sites:
+        limits = replace(self.limits, deadline=self.deadline or timeout)
+        check = partial(objection_to, arrays=arrays)
+        sites = Sites(grid, limits, self.seed, check, self.algorithm)
+        sites.meet(self.num_sites)
+        if self.algorithm.weighting == "examples" and len(sites.known) < sites.num_clients:
+            raise EpisodeError(
+                "weighting='examples' needs every site at the start, to count its examples, but "
+                f"only {len(sites.known)} of {sites.num_clients} are connected."
+            )
+        return sites
+
     def _job(self, plan: Plan, task: RemoteTask, sites: Sites, config: ConfigRecord | None) -> Job:
-        described = {"name": "flower", "parameters": task.shapes, "sites": task.num_clients}
-        record = RecordSettings(self.evaluate_every)
-
-        @contextmanager
-        def open_engine(job: Job) -> Iterator[FlowerEngine]:
-            with closing(FlowerEngine(sites, plan.algorithm, config)) as engine:
-                yield engine
-
+        model = {"name": "flower", "parameters": task.layout.trained, "sites": task.num_clients}
         return Job(
             plan,
             task,
-            describe(plan, described, {"evaluate_every": self.evaluate_every}, made_by="flower"),
-            record=record,
-            open_engine=open_engine,
+            describe(plan, model, {"evaluate_every": self.evaluate_every}, made_by="flower"),
+            record=RecordSettings(self.evaluate_every),
+            open_engine=lambda job: closing(FlowerEngine(sites, plan.algorithm, config)),
         )
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> NoReturn:
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise an error: a round of this strategy is more than one exchange."""
-        raise self._plays_its_own_rounds()
-
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
-        """Raise an error, as `configure_train` does."""
-        raise self._plays_its_own_rounds()
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> NoReturn:
-        """Raise an error, as `configure_train` does."""
-        raise self._plays_its_own_rounds()
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> NoReturn:
-        """Raise an error, as `configure_train` does."""
-        raise self._plays_its_own_rounds()
-
-    def _plays_its_own_rounds(self) -> EpisodeError:
-        return EpisodeError(
+        raise EpisodeError(
             "EpisodeStrategy plays its own rounds, of one or two exchanges: call start(...), and "
             "do not wrap it in another strategy."
         )
 
-
-def _log_round(plan: Plan) -> Callable[[Record], None]:
-    def observe(record: Record) -> None:
-        here, total = record["round"] + 1, plan.rounds_to_play
-        log(INFO, "[ROUND %d/%d] %s", here, total, progress_line(record))
-
-    return observe
+    configure_train = aggregate_train = _refuse
+    configure_evaluate = aggregate_evaluate = _refuse
 
 
 def _metrics(record: Record) -> MetricRecord:

@@ -1,7 +1,7 @@
-"""Every algorithm on one of Flower's grids, against the simulation engine: how much they differ.
+"""Measure how far every algorithm on a Flower grid differs from the simulation engine.
 
-Run as a program, the grid is that of Flower's simulation; as the app of a Flower project, that of
-its SuperLink, and the differences are left in a folder, one file for each algorithm.
+As a program, this uses the grid of Flower's simulation. As the app of a Flower project, it uses
+that of the SuperLink, and writes the differences into a folder, one file for each algorithm.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def deployed(grid: Grid, context: Context) -> None:
 
 
 def rounds_of(algorithm: Algorithm) -> int:
-    """As few as show what an algorithm carries from round to round: an exchange takes seconds."""
+    """Return the fewest rounds that show what an algorithm carries over: exchanges take seconds."""
     return 2 if algorithm.correction.name == "remembered" else 1
 
 

@@ -1,7 +1,7 @@
-"""`check_engine` on Flower's own simulation: every message goes through Ray to a ClientApp.
+"""Run `check_engine` on Flower's simulation: every message goes through Ray to a ClientApp.
 
-The checks play many small tasks. Each is left in a file under a number, which takes the place of
-the run's seed: that is how a site, in another process, knows what it is to play.
+The checks play many small tasks. Each is written to a file whose number takes the place of the
+run's seed, so that a site, in another process, can find its task.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from episode.testing.problems import QuadraticProblem
 
 FOLDER = "EPISODE_TEST_TASKS"
 MOST = 6
-"""Clients of the largest task of the checks."""
+"""Number of clients of the largest task in the checks."""
 LIMITS = Limits(deadline=120, start_seconds=120)
 
 
 class First:
-    """A grid of which only some nodes are seen."""
+    """A grid that shows only some of its nodes."""
 
     def __init__(self, grid: Grid, nodes: list[int]) -> None:
         self._grid, self._nodes = grid, nodes
