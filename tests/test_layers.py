@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import episode
+
 
 def test_the_command_line_starts_without_torch_and_pictures_without_training() -> None:
     """Help must be quick, and results must be readable where nothing can train."""
@@ -56,3 +58,15 @@ def test_only_the_cluster_and_the_optimizer_know_of_torch_distributed() -> None:
         if "torch.distributed" in file.read_text() or "_distributed_c10d" in file.read_text()
     }
     assert users == {"engines/cluster.py", "engines/rendezvous.py", "optim.py"}
+
+
+def test_type_checkers_see_the_public_names_that_programs_see() -> None:
+    stub = ast.parse((Path(__file__).parents[1] / "src" / "episode" / "__init__.pyi").read_text())
+    seen = {
+        alias.asname: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert sorted(seen) == episode.__all__
+    assert seen == episode._MODULES

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from episode.errors import EpisodeError
-from episode.paper import RECIPES, RecipeContext, make, recipe, write_index
-from episode.paper import published as paper
+from episode.paper import RECIPES, RecipeContext, make, published as paper, recipe, write_index
 from episode.paper.published import Case
 from episode.paper.recipe import JudgedClaim
 from episode.paper.run_recipe import RunRecipe

@@ -71,8 +71,7 @@ def sweep(
     from episode.results.store import CONFIG, read_run
     from episode.results.tables import counted
     from episode.studies.grid import read_grid
-    from episode.studies.sweep import SweepOptions
-    from episode.studies.sweep import sweep as play
+    from episode.studies.sweep import SweepOptions, sweep as play
 
     experiments, axes = read_grid(config, settings or [], over or [])
     if dry_run:

@@ -1,0 +1,58 @@
+from episode.core import (
+    ALGORITHMS as ALGORITHMS,
+    Algorithm as Algorithm,
+    Clipping as Clipping,
+    Correction as Correction,
+    Descent as Descent,
+    Episodic as Episodic,
+    Guarded as Guarded,
+    PerStep as PerStep,
+    Remembered as Remembered,
+    Resampled as Resampled,
+    Schedule as Schedule,
+    Synchronous as Synchronous,
+    Unclipped as Unclipped,
+    Uncorrected as Uncorrected,
+)
+from episode.data.partition import (
+    by_dirichlet as by_dirichlet,
+    by_id as by_id,
+    by_label_count as by_label_count,
+    by_similarity as by_similarity,
+    by_user_similarity as by_user_similarity,
+)
+from episode.diagnosis.diagnose import (
+    Diagnosis as Diagnosis,
+    diagnose as diagnose,
+)
+from episode.errors import (
+    ClientError as ClientError,
+    EpisodeError as EpisodeError,
+)
+from episode.federation.protocols import (
+    Engine as Engine,
+    Task as Task,
+)
+from episode.federation.sampling import (
+    Cyclic as Cyclic,
+    Full as Full,
+    Uniform as Uniform,
+)
+from episode.runs.fit import (
+    fit as fit,
+)
+from episode.runs.monitor import (
+    Monitor as Monitor,
+)
+from episode.runs.records import (
+    Run as Run,
+)
+from episode.tasks.neural import (
+    NeuralTask as NeuralTask,
+)
+from episode.tasks.settings import (
+    TaskSettings as TaskSettings,
+)
+from episode.version import (
+    __version__ as __version__,
+)
