@@ -127,13 +127,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 @contextmanager
 def _open_text(path: Path) -> Iterator[IO[str]]:
     """Open a file as text; `archive.zip/name.txt` names one of an archive's files."""
-    archive = path if path.suffix == ".zip" else path.parent
-    if archive.suffix == ".zip":
-        inner = None if archive == path else path.name
-        with (
-            zipfile.ZipFile(archive) as zipped,
-            zipped.open(_member(zipped, archive, inner)) as raw,
-        ):
+    file, inner = _on_disk(path)
+    if file.suffix == ".zip":
+        with zipfile.ZipFile(file) as zipped, zipped.open(_member(zipped, file, inner)) as raw:
             yield io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
     else:
         opener = gzip.open if path.suffix == ".gz" else open
@@ -147,18 +143,23 @@ def require_vectors(path: Path) -> Path:
     Raises:
         EpisodeError: There is no such file.
     """
-    real = path.parent if path.parent.suffix == ".zip" else path
-    if not real.is_file():
+    file, _ = _on_disk(path)
+    if not file.is_file():
         raise EpisodeError(
-            f"There are no word vectors {real}: give a file in GloVe's text format, or get one "
+            f"There are no word vectors {file}: give a file in GloVe's text format, or get one "
             "with `episode data fetch glove`."
         )
-    return real
+    return file
 
 
-def _member(zipped: zipfile.ZipFile, archive: Path, inner: str | None) -> str:
+def _on_disk(path: Path) -> tuple[Path, str]:
+    """Split `archive.zip/name.txt` into the archive and the name, which is otherwise empty."""
+    return (path.parent, path.name) if path.parent.suffix == ".zip" else (path, "")
+
+
+def _member(zipped: zipfile.ZipFile, archive: Path, inner: str) -> str:
     names = _text_files(zipped)
-    chosen = [n for n in names if Path(n).name == inner] if inner else names
+    chosen = [name for name in names if inner in ("", Path(name).name)]
     if len(chosen) == 1:
         return chosen[0]
     if not names:
