@@ -84,7 +84,8 @@ class PartitionedSettings(ClassificationSettings):
 
     def split_rows(self, arrays: PreparedArrays) -> tuple[Tensor, Tensor]:
         """Return the rows of the training split to train on, and those that are held out."""
-        return split_examples(torch.arange(len(arrays["train-labels"])), self.evaluate_on, 0.0)
+        held_out = "test" if self.evaluated_split() else "validation"
+        return split_examples(torch.arange(len(arrays["train-labels"])), held_out, 0.0)
 
     def label_names(self, arrays: PreparedArrays) -> Sequence[str]:
         """Return the names of the labels 0, 1, …"""

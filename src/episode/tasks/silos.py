@@ -126,16 +126,15 @@ class Silos(ClassificationSettings):
                 f"use --model {fitting}."
             )
         files = [file for folder in folders for file in silos.files_of(folder, kind)]
-        key: dict[str, Any] = {
+        vectors = self._vectors_file()
+        key = {
             "kind": kind,
             "columns": [self.text_column, self.label_column],
             "files": [fingerprint(file) for file in files],
             "unknown_words": self.unknown_words,
-            "vectors": None,
+            # With the name, because one archive may hold several files.
+            "vectors": vectors and [vectors.name, fingerprint(require_vectors(vectors))],
         }
-        if self.vectors:  # with the name, because one archive may hold several files
-            given = Path(self.vectors).expanduser()
-            key["vectors"] = [given.name, fingerprint(require_vectors(given))]
         write = self._write_texts if kind == "texts" else _write_images
         return prepare_arrays("silos", key, lambda target: write(target, folders)), folders
 
@@ -145,8 +144,11 @@ class Silos(ClassificationSettings):
         corpus = Corpus(columns=1)
         for row in silos.texts(folders, *columns):
             corpus.add(row.split, (row.content,), labels[row.label], row.silo)
-        vectors = Path(self.vectors).expanduser() if self.vectors else None
-        return {**corpus.write(target, vectors, self.unknown_words), "labels": list(labels)}
+        info = corpus.write(target, self._vectors_file(), self.unknown_words)
+        return {**info, "labels": list(labels)}
+
+    def _vectors_file(self) -> Path | None:
+        return Path(self.vectors).expanduser() if self.vectors else None
 
     def _dataset(self, arrays: PreparedArrays, split: str) -> LabelledDataset:
         if self.model in ARCHITECTURES:

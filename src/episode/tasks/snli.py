@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from episode.data.sources.snli import SNLI
 from episode.data.sources.source import TextSource
@@ -56,6 +54,3 @@ class Snli(TextSettings):
 
     def evaluated_split(self) -> str:
         return self.evaluate_on
-
-    def split_rows(self, arrays: PreparedArrays) -> tuple[Tensor, Tensor]:
-        return torch.arange(len(arrays["train-labels"])), torch.empty(0, dtype=torch.int64)

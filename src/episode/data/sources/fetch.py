@@ -101,7 +101,13 @@ def _fill(source: Source, origin: str | None, downloads: Path, folder: Path) -> 
         except KeyError as error:
             raise EpisodeError(f"The dataset's rows have no column {error}.") from None
     source.check(folder)
-    _write_manifest(folder)
+    files = files_below(folder)
+    if len(files) <= MOST_LISTED:
+        sums = {
+            str(path.relative_to(folder)): _digest(path, "sha256")
+            for path in track(files, "writing checksums", len(files))
+        }
+        (folder / MANIFEST).write_text(json.dumps(sums, indent=2) + "\n")
 
 
 def _copy_folder(path: Path, folder: Path) -> None:
@@ -125,16 +131,6 @@ def _download(source: Source, origin: str | None, downloads: Path) -> Any:
             f"{source.name} could not be fetched from {origin or source.hub} ({reason}): check the "
             "connection and the name, or give the official files with --from."
         ) from error
-
-
-def _write_manifest(folder: Path) -> None:
-    files = files_below(folder)
-    if len(files) <= MOST_LISTED:
-        sums = {
-            str(path.relative_to(folder)): _digest(path, "sha256")
-            for path in track(files, "writing checksums", len(files))
-        }
-        (folder / MANIFEST).write_text(json.dumps(sums, indent=2) + "\n")
 
 
 def _digest(path: Path, algorithm: str) -> str:

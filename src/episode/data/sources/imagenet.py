@@ -40,9 +40,7 @@ class ImageNetSource(LabelledSource):
         train = self.folders(folder)["train"]
         names = sorted(p.name for p in train.iterdir() if p.is_dir())
         if not names:
-            raise EpisodeError(
-                f"{train} has no folders of classes: put images into {train}/<class>/."
-            )
+            raise EpisodeError(f"{train} has no classes: put images into {train}/<class>/.")
         return names
 
     def rows(self, folder: Path) -> dict[str, Iterable[Row]]:
@@ -73,10 +71,7 @@ def _images(folder: Path, numbers: dict[str, int]) -> list[Row]:
     for entry in sorted(folder.iterdir()):
         if not entry.is_dir():
             if entry.suffix.lower() in IMAGE_SUFFIXES:
-                raise EpisodeError(
-                    f"{entry} has no label: put images into the folder of their class, "
-                    f"{folder}/<class>/."
-                )
+                raise EpisodeError(f"{entry} has no label: put images into {folder}/<class>/.")
             continue
         files = sorted(p for p in entry.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
         if files and entry.name not in numbers:
