@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from episode.data.batches import Batches
-from episode.data.decoding import ImageFiles
+from episode.data.images import ImageFiles
 from episode.models.resnet import ResNet
 from episode.tasks.classification import batch_loss
 

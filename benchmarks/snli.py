@@ -10,7 +10,7 @@ import torch
 from episode.core.algorithm import ALGORITHMS
 from episode.core.schedule import Schedule
 from episode.data.batches import Batches
-from episode.data.texts import Sequences, TextBatch, Texts
+from episode.data.texts import TextBatch, Texts
 from episode.engines.simulation import Simulation
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import ServerState
@@ -34,7 +34,7 @@ def texts(seed: int, count: int = 640) -> Texts:
         lengths = torch.poisson(rate, generator=generator).long() + 2
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
         tokens = torch.randint(WORDS, (int(offsets[-1]),), generator=generator, dtype=torch.int32)
-        columns.append(Sequences(tokens, offsets))
+        columns.append((tokens, offsets))
     return Texts(columns, torch.randint(3, (count,), generator=generator))
 
 

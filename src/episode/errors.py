@@ -32,6 +32,11 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:
     return EpisodeError(f"There is no {kind} {given!r}: {hint}")
 
 
+def needs_data_extra(what: str) -> EpisodeError:
+    """Return the error for a missing optional package."""
+    return EpisodeError(f"{what}: pip install 'episode-fl[data]' -c constraints.txt.")
+
+
 def differences(
     a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = ""
 ) -> dict[str, tuple[Any, Any]]:

@@ -18,17 +18,15 @@ import torch
 from hypothesis import given, strategies as st
 
 from episode import EpisodeError
-from episode.data.corpus import Corpus, tokeniser
-from episode.data.decoding import ImageFiles, decode
-from episode.data.images import Images
+from episode.data.images import ImageFiles, Images, decode
 from episode.data.progress import show_progress
 from episode.data.sources import GLOVE, IMAGENET, SENTIMENT140, SNLI, SOURCES
 from episode.data.sources.archives import unpacked
 from episode.data.sources.cifar10 import read_batch
 from episode.data.sources.fetch import MANIFEST, fetch, verify_checksums
 from episode.data.sources.glove import default_vectors
-from episode.data.storage import data_folder, prepare_arrays, save_array
-from episode.data.texts import Sequences, Texts
+from episode.data.storage import data_folder, prepare_arrays
+from episode.data.texts import Corpus, Texts, tokeniser
 from episode.data.word_vectors import read_vectors
 from official import write_cifar10, write_imagenet, write_sentiment140, write_snli, write_vectors
 
@@ -287,7 +285,7 @@ def test_a_corpus_drops_words_without_a_vector_and_batches_are_cut(tmp_path: Pat
 def test_a_batch_holds_the_texts_asked_for_each_padded_with_its_last_word() -> None:
     texts = [[[7, 8, 9], [1, 2]], [[5], [6, 4, 3, 2]], [[2, 2], [9]]]  # example, column
     columns = [
-        Sequences(
+        (
             torch.tensor([word for text in column for word in text]),
             torch.tensor([0, *itertools.accumulate(len(text) for text in column)]),
         )
@@ -305,12 +303,12 @@ def test_prepared_arrays_are_made_once_and_never_half(tmp_path: Path) -> None:
     calls = []
 
     def fails(folder: Path) -> dict[str, object]:
-        save_array(folder, "x", np.arange(3))
+        np.save(folder / "x", np.arange(3))
         raise EpisodeError("Line 3 is wrong.")
 
     def works(folder: Path) -> dict[str, object]:
         calls.append(folder)
-        save_array(folder, "x", np.arange(3))
+        np.save(folder / "x", np.arange(3))
         return {}
 
     with pytest.raises(EpisodeError, match="Line 3"):

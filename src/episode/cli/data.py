@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,8 @@ from episode.errors import EpisodeError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and help should not
     from episode.federation.protocols import LabelCounts
+
+say = functools.partial(out.print, markup=False)
 
 data_commands = typer.Typer(
     no_args_is_help=True,
@@ -50,15 +53,11 @@ def fetch(
 
     with _progress():
         folder = fetch_dataset(name, origin)
-    out.print(str(folder), markup=False)
+    say(str(folder))
 
 
 @data_commands.command(epilog="Example: episode data check cifar10 --data cifar-10-python.tar.gz")
-def check(
-    name: DatasetName,
-    data: DataPath = None,
-    as_json: AsJson = False,
-) -> None:
+def check(name: DatasetName, data: DataPath = None, as_json: AsJson = False) -> None:
     """Read every row of a dataset, count its labels, and compare checksums and official sizes."""
     from episode.data.sources import source_named
     from episode.data.sources.fetch import verify_checksums
@@ -73,15 +72,13 @@ def check(
     for split, labels in counts.items():
         total, official = sum(labels.values()), source.sizes.get(split)
         whole = "" if official is None else f"of {official:,}: a subset"
-        out.print(
-            f"{split:<12} {total:>9,} {'complete' if total == official else whole}", markup=False
-        )
+        say(f"{split:<12} {total:>9,} {'complete' if total == official else whole}")
         if len(labels) <= 10:
             parts = ", ".join(f"{label} {n:,}" for label, n in labels.items())
-            out.print(f"{'':<12} {parts}", markup=False)
+            say(f"{'':<12} {parts}")
     for line in sums:
-        out.print(line, markup=False)
-    out.print(f"Every row can be read: {folder}", markup=False)
+        say(line)
+    say(f"Every row can be read: {folder}")
 
 
 @data_commands.command(epilog="Example: episode data where")
@@ -96,14 +93,13 @@ def where(as_json: AsJson = False) -> None:
     if as_json:
         out.print_json(data={"home": str(data_folder()), "datasets": sizes, "caches": caches})
         return
-    out.print(f"{data_folder()}   (set EPISODE_HOME to move it)", markup=False)
+    say(f"{data_folder()}   (set EPISODE_HOME to move it)")
     for name, size in sizes.items():
-        state = f"not here: episode data fetch {name}   ({SOURCES[name].summary})"
-        if size is not None:
-            state = f"{size / 1e6:,.1f} MB in {folders[name]}"
-        out.print(f"  {name:<14} {state}", markup=False)
+        missing = f"not here: episode data fetch {name}   ({SOURCES[name].summary})"
+        found = f"{(size or 0) / 1e6:,.1f} MB in {folders[name]}"
+        say(f"  {name:<14} {missing if size is None else found}")
     for name, size in caches.items():
-        out.print(f"  {name:<14} {size / 1e6:,.1f} MB; may be removed at any time", markup=False)
+        say(f"  {name:<14} {size / 1e6:,.1f} MB; may be removed at any time")
 
 
 def partition(
@@ -148,7 +144,7 @@ def partition(
     _print_partition(table, len(found.labels))
     title = f"{task}: {table.title}"
     draw_partition(table.labels, table.counts, picture, title, table.clients)
-    out.print(f"Picture: {picture}", markup=False)
+    say(f"Picture: {picture}")
 
 
 def shortcuts(
@@ -195,7 +191,7 @@ def _print_partition(counts: LabelCounts, examples: int) -> None:
     out.print(table)
     distributed = sum(map(sum, rows))
     more = f" (the first 40 of {len(rows)} clients are shown)" if len(rows) > 40 else ""
-    out.print(f"{distributed:,} of {examples:,} examples are distributed{more}.", markup=False)
+    say(f"{distributed:,} of {examples:,} examples are distributed{more}.")
 
 
 @contextmanager
@@ -203,11 +199,9 @@ def _progress() -> Iterator[None]:
     """Show the progress of work on data, if stderr is a terminal."""
     from episode.data.progress import show_progress
 
-    columns = (
-        TextColumn("{task.description:<24}"), BarColumn(bar_width=24), MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=err, disable=not err.is_terminal) as progress:
+    bar = TextColumn("{task.description:<24}"), BarColumn(bar_width=24), MofNCompleteColumn()
+    quiet = not err.is_terminal
+    with Progress(*bar, TimeRemainingColumn(), console=err, disable=quiet) as progress:
 
         def display(items: Iterable[Any], what: str, total: int | None) -> Iterator[Any]:
             line = progress.add_task(what, total=total)

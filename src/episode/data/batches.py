@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,13 +16,6 @@ from torch.utils.data import TensorDataset, default_collate
 
 from episode.errors import EpisodeError
 from episode.randomness import Key, permutation
-
-
-class MapStyle(Protocol):
-    """A dataset that knows its length and returns any example by its number."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int) -> Any: ...
 
 
 class BatchDataset(ABC):
@@ -102,7 +96,7 @@ class Batches:
 
     def __init__(
         self,
-        dataset: MapStyle | Sequence[Tensor] | BatchDataset,
+        dataset: Any,
         batch_size: int,
         seed: int,
         client: int,
@@ -112,11 +106,9 @@ class Batches:
         self._collate = collate
         self._seed = seed
         self._client = client
-        self._makes_batches = dataset if isinstance(dataset, BatchDataset) else None
-        self._prefetches = dataset if isinstance(dataset, PrefetchingDataset) else None
         # Any object with these two methods is a map-style dataset: torch's, Hugging Face's, a list.
         map_style = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-        if not map_style and not self._makes_batches:
+        if not map_style and not isinstance(dataset, BatchDataset):
             raise EpisodeError(
                 f"Client {client} is a {type(dataset).__name__}: give a dataset with a length and "
                 "numbered examples, or a tuple of tensors (not a loader or an iterator)."
@@ -127,20 +119,21 @@ class Batches:
             raise EpisodeError(f"Client {client} has no examples: leave it out, or give it data.")
         self.batch_size = min(batch_size, self.examples)
         self._per_epoch = self.examples // self.batch_size
-        self._orders: dict[str, tuple[int, Tensor]] = {}
+        # Kept for an epoch's other batches; no checkpoint needs what can be computed again.
+        self._order = functools.lru_cache(maxsize=4)(self._permutation)
         self._ready: dict[str, dict[int, Any]] = {}
         self._started: dict[str, tuple[int, Any]] = {}
 
     def draw(self, stream: str, index: int) -> Any:
         """Return the `index`-th batch of a stream, counted from 0."""
-        if self._prefetches is not None:
-            return self._draw_prefetched(self._prefetches, stream, index)
-        if self._makes_batches is not None:
-            return self._draw_made(self._makes_batches, stream, index)
-        chosen = self._indices(stream, index)
+        if isinstance(self._dataset, PrefetchingDataset):
+            return self._draw_prefetched(self._dataset, stream, index)
+        if isinstance(self._dataset, BatchDataset):
+            return self._draw_made(self._dataset, stream, index)
+        chosen, _ = self._request(stream, index)
         if self._tensors:
             return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
-        return self._collate([self._dataset[i] for i in chosen.tolist()])  # type: ignore[index]
+        return self._collate([self._dataset[i] for i in chosen.tolist()])
 
     def fingerprint(self) -> int | None:
         """Return a checksum of a few examples, to notice other data; None if they may be random."""
@@ -156,36 +149,27 @@ class Batches:
         if index not in ready:
             ready.clear()
             for k in range(index, index + dataset.batches_at_once):
-                ready[k] = dataset.gather(self._indices(stream, k), self._key(stream, k))
+                ready[k] = dataset.gather(*self._request(stream, k))
         return ready.pop(index)
 
     def _draw_prefetched(self, dataset: PrefetchingDataset, stream: str, index: int) -> Any:
         """Finish the batch that was started last time, and start the one after it."""
-
-        def start(index: int) -> Any:
-            return dataset.start(self._indices(stream, index), self._key(stream, index))
-
         expected, started = self._started.pop(stream, (None, None))
-        batch = dataset.finish(started if expected == index else start(index))
-        self._started[stream] = index + 1, start(index + 1)
+        if expected != index:
+            started = dataset.start(*self._request(stream, index))
+        batch = dataset.finish(started)
+        self._started[stream] = index + 1, dataset.start(*self._request(stream, index + 1))
         return batch
 
-    def _key(self, stream: str, index: int) -> tuple[Key, ...]:
-        return self._seed, self._client, stream, index
-
-    def _indices(self, stream: str, index: int) -> Tensor:
+    def _request(self, stream: str, index: int) -> tuple[Tensor, tuple[Key, ...]]:
+        """Return the examples of a batch, and its key."""
         epoch, slot = divmod(index, self._per_epoch)
         order = self._order(stream, epoch)
-        return order[slot * self.batch_size : (slot + 1) * self.batch_size]
+        chosen = order[slot * self.batch_size : (slot + 1) * self.batch_size]
+        return chosen, (self._seed, self._client, stream, index)
 
-    def _order(self, stream: str, epoch: int) -> Tensor:
-        # Kept for the epoch's other batches. It can be computed again, so no checkpoint needs it.
-        cached = self._orders.get(stream)
-        if cached is not None and cached[0] == epoch:
-            return cached[1]
-        order = permutation(self.examples, self._seed, "batches", self._client, stream, epoch)
-        self._orders[stream] = epoch, order
-        return order
+    def _permutation(self, stream: str, epoch: int) -> Tensor:
+        return permutation(self.examples, self._seed, "batches", self._client, stream, epoch)
 
 
 def _as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:

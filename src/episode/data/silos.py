@@ -6,13 +6,11 @@ import csv
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from episode.data.corpus import needs_data_extra
 from episode.data.sources.imagenet import IMAGE_SUFFIXES
-from episode.errors import EpisodeError
+from episode.errors import EpisodeError, needs_data_extra
 
 HELD_OUT = {"test": "test", "validation": "validation", "val": "validation", "dev": "validation"}
 """Files (or folders of images) with these names are not trained on."""
@@ -28,18 +26,12 @@ KINDS: dict[Kind, tuple[str, set[str]]] = {
 class Row(NamedTuple):
     """One example: a text or the path of an image, its label, and its place for messages."""
 
+    silo: int
+    """Number of the silo, from 0."""
     split: str
     content: str
     label: str
     place: str
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Names of the columns that hold the text and the label."""
-
-    text: str = "text"
-    label: str = "label"
 
 
 def silo_folders(root: Path) -> list[Path]:
@@ -92,9 +84,9 @@ def files_of(silo: Path, kind: Kind) -> list[Path]:
     return sorted(p for p in silo.glob(pattern) if p.suffix.lower() in suffixes)
 
 
-def texts(silo: Path, columns: Columns) -> Iterator[Row]:
-    """Read every row of a silo's tables."""
-    for path in files_of(silo, "texts"):
+def texts(silos: list[Path], text_column: str, label_column: str) -> Iterator[Row]:
+    """Read every row of the silos' tables."""
+    for silo, path in _numbered_files(silos, "texts"):
         split = HELD_OUT.get(path.stem.lower(), "train")
         for number, row in _rows(path):
             place = f"Row {number} of {path}"
@@ -102,15 +94,15 @@ def texts(silo: Path, columns: Columns) -> Iterator[Row]:
                 raise EpisodeError(
                     f"{place} has more fields than columns: put a text with a comma into quotes."
                 )
-            if missing := [c for c in (columns.text, columns.label) if c not in row]:
+            if missing := [c for c in (text_column, label_column) if c not in row]:
                 raise EpisodeError(
                     f"{place} has the columns {', '.join(map(str, row))}, but no {missing[0]}: all "
                     "silos need the same two, named by task.text_column and task.label_column."
                 )
-            text, label = row[columns.text], _label(row[columns.label], place)
+            text, label = row[text_column], _label(row[label_column], place)
             if not isinstance(text, str):
                 raise EpisodeError(f"{place} has {text!r} for its text: it must be a string.")
-            yield Row(split, text, label, place)
+            yield Row(silo, split, text, label, place)
 
 
 def _label(value: Any, place: str) -> str:
@@ -126,16 +118,21 @@ def _label(value: Any, place: str) -> str:
     return str(value).strip()
 
 
-def images(silo: Path) -> Iterator[Row]:
-    """List every image of a silo; the image's folder is its label."""
-    for path in files_of(silo, "images"):
-        *outer, label = path.relative_to(silo).parent.parts or ("",)
+def images(silos: list[Path]) -> Iterator[Row]:
+    """List every image of the silos; the image's folder is its label."""
+    for silo, path in _numbered_files(silos, "images"):
+        root = silos[silo]
+        *outer, label = path.relative_to(root).parent.parts or ("",)
         if not label or len(outer) > 1 or (not outer and label.lower() in HELD_OUT):
             raise EpisodeError(
-                f"{path} has no label: put images into {silo}/<label>/, or {silo}/test/<label>/."
+                f"{path} has no label: put images into {root}/<label>/, or {root}/test/<label>/."
             )
         split = HELD_OUT.get(outer[0].lower(), "train") if outer else "train"
-        yield Row(split, str(path), label, str(path))
+        yield Row(silo, split, str(path), label, str(path))
+
+
+def _numbered_files(silos: list[Path], kind: Kind) -> Iterator[tuple[int, Path]]:
+    return ((number, file) for number, silo in enumerate(silos) for file in files_of(silo, kind))
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[Any, Any]]]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -104,9 +103,8 @@ def make_folder(target: Path, write: Callable[[Path], None]) -> None:
             part.mkdir()
             try:
                 write(part)
-                for path in part.rglob("*"):
-                    if path.is_file():
-                        sync(path)
+                for path in files_below(part):
+                    sync(path)
                 part.rename(target)
                 sync(target.parent)
             finally:
@@ -123,9 +121,9 @@ def fingerprint(path: Path) -> dict[str, Any]:
     return {"path": str(path.resolve()), "size": status.st_size, "changed": status.st_mtime_ns}
 
 
-def save_array(folder: Path, name: str, values: npt.NDArray[Any]) -> None:
-    """Write one array of a folder that `prepare_arrays` is filling."""
-    np.save(folder / f"{name}.npy", values)
+def files_below(folder: Path) -> list[Path]:
+    """Return all files of a folder and of the folders in it, sorted."""
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
 def _damaged(folder: Path) -> EpisodeError:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import re
 import zipfile
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -35,10 +36,10 @@ def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Fl
     """
     rows: dict[str, int] = {}
     kept: list[Floats] = []
-    for entry in _entries(path):
-        if entry.word in wanted and entry.word not in rows:
-            rows[entry.word] = len(kept)
-            kept.append(_vector(path, entry))
+    for word, read_vector in _entries(path):
+        if word in wanted and word not in rows:
+            rows[word] = len(kept)
+            kept.append(read_vector())
     if not kept:
         raise EpisodeError(
             f"None of the words has a vector in {path}: is it a file for another language?"
@@ -46,17 +47,11 @@ def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Fl
     return rows, np.stack(kept)
 
 
-class _Entry(NamedTuple):
-    """A line: its number, its word, the rest of it, and how many numbers the rest must have."""
+def _entries(path: Path) -> Iterator[tuple[str, Callable[[], Floats]]]:
+    """Yield each line's word and a function that reads its vector.
 
-    line: int
-    word: str
-    numbers: str
-    dimension: int
-
-
-def _entries(path: Path) -> Iterator[_Entry]:
-    """Read the file line by line; the first line decides the dimension of all vectors."""
+    The first line decides the dimension of all vectors.
+    """
     dimension = 0
     for number, line in _lines(path):
         if not line.strip():
@@ -71,20 +66,20 @@ def _entries(path: Path) -> Iterator[_Entry]:
         word, _, numbers = line.partition(" ")
         if line.rstrip().count(" ") != dimension:
             word, numbers = _join_blanks(path, number, line, dimension)
-        yield _Entry(number, word, numbers, dimension)
+        yield word, functools.partial(_vector, path, number, numbers, dimension)
     if not dimension:
         raise EpisodeError(f"The vectors {path} are empty: give a file in GloVe's text format.")
 
 
-def _vector(path: Path, entry: _Entry) -> Floats:
+def _vector(path: Path, number: int, numbers: str, dimension: int) -> Floats:
     try:
-        vector = np.array(entry.numbers.split(), dtype=np.float32)
+        vector = np.array(numbers.split(), dtype=np.float32)
     except ValueError:
-        raise _wrong(path, entry.line, "contains something that is not a number") from None
-    if len(vector) != entry.dimension:
-        raise _wrong_dimension(path, entry.line, len(vector), entry.dimension)
+        raise _wrong(path, number, "contains something that is not a number") from None
+    if len(vector) != dimension:
+        raise _wrong_dimension(path, number, len(vector), dimension)
     if not np.isfinite(vector).all():
-        raise _wrong(path, entry.line, "contains a number that is not finite")
+        raise _wrong(path, number, "contains a number that is not finite")
     return vector
 
 
@@ -127,13 +122,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 @contextmanager
 def _open_text(path: Path) -> Iterator[IO[str]]:
     """Open a file as text; `archive.zip/name.txt` names one of an archive's files."""
-    archive = path if path.suffix == ".zip" else path.parent
-    if archive.suffix == ".zip":
-        inner = None if archive == path else path.name
-        with (
-            zipfile.ZipFile(archive) as zipped,
-            zipped.open(_member(zipped, archive, inner)) as raw,
-        ):
+    file, inner = _on_disk(path)
+    if file.suffix == ".zip":
+        with zipfile.ZipFile(file) as zipped, zipped.open(_member(zipped, file, inner)) as raw:
             yield io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
     else:
         opener = gzip.open if path.suffix == ".gz" else open
@@ -147,18 +138,23 @@ def require_vectors(path: Path) -> Path:
     Raises:
         EpisodeError: There is no such file.
     """
-    real = path.parent if path.parent.suffix == ".zip" else path
-    if not real.is_file():
+    file, _ = _on_disk(path)
+    if not file.is_file():
         raise EpisodeError(
-            f"There are no word vectors {real}: give a file in GloVe's text format, or get one "
+            f"There are no word vectors {file}: give a file in GloVe's text format, or get one "
             "with `episode data fetch glove`."
         )
-    return real
+    return file
 
 
-def _member(zipped: zipfile.ZipFile, archive: Path, inner: str | None) -> str:
+def _on_disk(path: Path) -> tuple[Path, str]:
+    """Split `archive.zip/name.txt` into the archive and the name, which is otherwise empty."""
+    return (path.parent, path.name) if path.parent.suffix == ".zip" else (path, "")
+
+
+def _member(zipped: zipfile.ZipFile, archive: Path, inner: str) -> str:
     names = _text_files(zipped)
-    chosen = [n for n in names if Path(n).name == inner] if inner else names
+    chosen = [name for name in names if inner in ("", Path(name).name)]
     if len(chosen) == 1:
         return chosen[0]
     if not names:
@@ -175,12 +171,11 @@ def count_vectors(path: Path) -> int:
     files = [path]
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as zipped:
-            names = _text_files(zipped)
-        files = [path / Path(n).name for n in names] if len(names) > 1 else [path]
+            files = [path / Path(name).name for name in _text_files(zipped)] or [path]
     return sum(
-        len(_vector(file, entry)) > 0
+        len(read_vector()) > 0
         for file in files
-        for entry in track(_entries(file), f"reading {file.name}")
+        for _, read_vector in track(_entries(file), f"reading {file.name}")
     )
 
 

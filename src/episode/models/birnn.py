@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from episode.models.text import Cell, Pooling, SentenceEncoder
+from episode.models.text import Cell, Pooling, SentenceEncoder, tanh_head
 
 
 class PairClassifier(nn.Module):
@@ -26,13 +26,7 @@ class PairClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = SentenceEncoder(words, hidden, cell, pooling=pooling)
-        self.head = nn.Sequential(
-            nn.Linear(4 * self.encoder.size, classifier),
-            nn.Tanh(),
-            nn.Linear(classifier, classifier),
-            nn.Tanh(),
-            nn.Linear(classifier, classes),
-        )
+        self.head = tanh_head(4 * self.encoder.size, (classifier, classifier), classes)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Return scores `[pairs, classes]`; all first sentences come before all second ones."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from episode.models.text import Cell, Pooling, SentenceEncoder
+from episode.models.text import Cell, Pooling, SentenceEncoder, tanh_head
 
 
 class TextClassifier(nn.Module):
@@ -30,13 +29,7 @@ class TextClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = SentenceEncoder(words, hidden, cell, layers, bidirectional, pooling)
-        sizes = [self.encoder.size, *head]
-        inner = [
-            layer
-            for before, after in itertools.pairwise(sizes)
-            for layer in (nn.Linear(before, after), nn.Tanh())
-        ]
-        self.head = nn.Sequential(*inner, nn.Linear(sizes[-1], classes))
+        self.head = tanh_head(self.encoder.size, head, classes)
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Return scores `[texts, classes]`."""

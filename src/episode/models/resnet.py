@@ -56,7 +56,8 @@ class ResNet(nn.Module):
         architecture = ARCHITECTURES[name]
         width = width or architecture.width
         make_norm = _norm(norm)
-        self.stem = nn.Sequential(*_stem(width, large, make_norm))
+        stem = [_conv(3, width, 7, 2) if large else _conv(3, width, 3), make_norm(width), nn.ReLU()]
+        self.stem = nn.Sequential(*stem, *([nn.MaxPool2d(3, 2, 1)] if large else []))
         expansion = 4 if architecture.bottleneck else 1
         block = _bottleneck if architecture.bottleneck else _basic
         channels = width
@@ -115,12 +116,6 @@ def _shortcut(before: int, after: int, stride: int, norm: MakeNorm) -> nn.Module
 
 def _conv(before: int, after: int, size: int, stride: int = 1) -> nn.Module:
     return nn.Conv2d(before, after, size, stride, padding=size // 2, bias=False)
-
-
-def _stem(width: int, large: bool, norm: MakeNorm) -> list[nn.Module]:
-    if not large:
-        return [_conv(3, width, 3), norm(width), nn.ReLU()]
-    return [_conv(3, width, 7, 2), norm(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
 
 
 def _norm(kind: Norm) -> MakeNorm:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -48,8 +48,8 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Return sentence vectors `[batch, size]` of padded tokens `[batch, time]`."""
-        buckets = max(1, min(4, len(tokens) // BUCKET))
-        if buckets == 1:
+        buckets = min(4, len(tokens) // BUCKET)
+        if buckets < 2:
             vectors = self._encode(tokens, lengths)
         else:
             order = lengths.argsort()
@@ -93,6 +93,15 @@ class SentenceEncoder(nn.Module):
 
 def _reverse(states: Tensor, reverse: Tensor) -> Tensor:
     return states.gather(0, reverse[:, :, None].expand(-1, -1, states.shape[2]))
+
+
+def tanh_head(size: int, hidden: Sequence[int], classes: int) -> nn.Sequential:
+    """Return tanh layers of these sizes, and a linear layer for the scores of the classes."""
+    layers: list[nn.Module] = []
+    for units in hidden:
+        layers += [nn.Linear(size, units), nn.Tanh()]
+        size = units
+    return nn.Sequential(*layers, nn.Linear(size, classes))
 
 
 def frozen_words(vectors: Tensor) -> nn.Embedding:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from episode.data.images import Images
-from episode.data.sources.cifar10 import CIFAR10, SHAPE, Cifar10Source, read_batch
-from episode.data.storage import PreparedArrays, fingerprint, prepare_arrays, save_array
+from episode.data.sources.cifar10 import CIFAR10, Cifar10Source, read_batch
+from episode.data.storage import PreparedArrays, fingerprint
 from episode.tasks.vision import VisionSettings
 
 PADDING = 4
@@ -53,31 +54,16 @@ class Cifar10(VisionSettings):
         padding = PADDING if self.augment else 0
         return Images(arrays[f"{split}-images"], arrays[f"{split}-labels"], padding)
 
-    def prepare(self) -> PreparedArrays:
-        folder = self.source.locate(self.data)
-        files = self.source.files(folder)
-        key = {"files": [fingerprint(path) for paths in files.values() for path in paths]}
+    def prepared_from(self, folder: Path) -> dict[str, Any]:
+        paths = itertools.chain(*self.source.files(folder).values())
+        return {"files": [fingerprint(path) for path in paths]}
 
-        def build(target: Path) -> dict[str, Any]:
-            labels = {
-                split: np.concatenate([read_batch(path)[1] for path in paths])
-                for split, paths in files.items()
-            }
-            self.source.check_labels(folder, {k: set(v.tolist()) for k, v in labels.items()})
-            for split, paths in files.items():
-                save_array(target, f"{split}-labels", labels[split])
-                _write_images(target / f"{split}-images.npy", paths, len(labels[split]))
-            return {"splits": {split: len(own) for split, own in labels.items()}}
-
-        return prepare_arrays("cifar10", key, build)
-
-
-def _write_images(target: Path, batches: list[Path], count: int) -> None:
-    """Copy the batches into one array, holding one batch in memory at a time."""
-    images = np.lib.format.open_memmap(target, "w+", np.uint8, (count, *SHAPE))
-    start = 0
-    for path in batches:
-        batch, _ = read_batch(path)
-        images[start : start + len(batch)] = batch
-        start += len(batch)
-    images.flush()
+    def write_arrays(self, folder: Path, target: Path) -> dict[str, Any]:
+        labels: dict[str, Any] = {}
+        for split, paths in self.source.files(folder).items():
+            batches = zip(*map(read_batch, paths), strict=True)
+            images, labels[split] = map(np.concatenate, batches)
+            np.save(target / f"{split}-images", images)
+            np.save(target / f"{split}-labels", labels[split])
+        self.source.check_labels(folder, {k: set(v.tolist()) for k, v in labels.items()})
+        return {"splits": {split: len(own) for split, own in labels.items()}}

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from episode.data.decoding import MOST_VERIFIED, ImageFiles, verify_images
+from episode.data.images import MOST_VERIFIED, ImageFiles, verify_images
 from episode.data.sources.imagenet import IMAGENET, ImageNetSource
-from episode.data.storage import PreparedArrays, fingerprint, prepare_arrays, save_array
+from episode.data.storage import PreparedArrays, fingerprint
 from episode.tasks.vision import VisionSettings
 
 LARGE = 128
@@ -66,15 +66,14 @@ class ImageNet(VisionSettings):
     def label_names(self, arrays: PreparedArrays) -> Sequence[str]:
         return tuple(arrays.info["classes"])
 
-    def prepare(self) -> PreparedArrays:
-        """Return the lists of files and labels; the images themselves stay where they are."""
-        folder = self.source.locate(self.data)
-        roots = self.source.folders(folder)
-        classes = sorted(p for root in roots.values() for p in root.iterdir() if p.is_dir())
-        key = {"folders": [fingerprint(p) for p in [*roots.values(), *classes]]}
-        return prepare_arrays("imagenet", key, lambda target: self._write(target, folder, roots))
+    def prepared_from(self, folder: Path) -> dict[str, Any]:
+        roots = self.source.folders(folder).values()
+        classes = sorted(p for root in roots for p in root.iterdir() if p.is_dir())
+        return {"folders": [fingerprint(path) for path in [*roots, *classes]]}
 
-    def _write(self, target: Path, folder: Path, roots: dict[str, Path]) -> dict[str, Any]:
+    def write_arrays(self, folder: Path, target: Path) -> dict[str, Any]:
+        """Write the lists of files and labels; the images themselves stay where they are."""
+        roots = self.source.folders(folder)
         rows = {split: list(own) for split, own in self.source.rows(folder).items()}
         self.source.check_labels(folder, {k: {r.label for r in own} for k, own in rows.items()})
         for split, own in rows.items():
@@ -82,7 +81,7 @@ class ImageNet(VisionSettings):
                 verify_images([row.path for row in own])
             listed = [str(row.path.relative_to(roots[split])) for row in own]
             (target / f"{split}.json").write_text(json.dumps(listed))
-            save_array(target, f"{split}-labels", np.array([row.label for row in own], np.int64))
+            np.save(target / f"{split}-labels", np.array([row.label for row in own], np.int64))
         return {
             "classes": self.source.label_names(folder),
             "folders": {split: str(root.resolve()) for split, root in roots.items()},

@@ -23,12 +23,7 @@ def multiclass_hinge(scores: Tensor, labels: Tensor, reduction: str = "mean") ->
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
-def cross_entropy(scores: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
-    """Return -log softmax(s)_y."""
-    return F.cross_entropy(scores, labels, reduction=reduction)
-
-
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "hinge": multiclass_hinge,
-    "cross_entropy": cross_entropy,
+    "cross_entropy": F.cross_entropy,
 }

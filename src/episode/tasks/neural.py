@@ -94,6 +94,7 @@ class NeuralTask(Task):
                 "each trains on all it has at every step.",
                 stacklevel=3,
             )
+        self.draws_random_numbers = False  # until the first loss is tried
         replica = _Replica(self)
         self._start = replica.x.clone(), replica.buffers()
         self.draws_random_numbers = _try_loss(replica, first)
@@ -160,7 +161,7 @@ class _Replica(Objective):
         self._attach()
 
     def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
-        loss = self._seeded_loss(draw)
+        loss = self.loss(draw)
         # Zeros for parameters that this batch did not touch.
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         return loss.detach(), list(gradients)
@@ -171,7 +172,7 @@ class _Replica(Objective):
         Raises:
             NotTwiceDifferentiableError: The loss has kinks, or torch cannot differentiate it twice.
         """
-        return hessian_product(self._seeded_loss(draw), self._parameters)
+        return hessian_product(self.loss(draw), self._parameters)
 
     def load_buffers(self, buffers: Buffers) -> None:
         self._attach()
@@ -189,13 +190,11 @@ class _Replica(Objective):
             torch.cat(integers) if integers else self.x.new_empty(0, dtype=torch.int64),
         )
 
-    def _seeded_loss(self, draw: Draw) -> Tensor:
+    def loss(self, draw: Draw) -> Tensor:
+        """Return the loss F_i(x; ξ), with its graph."""
         if self._task.draws_random_numbers:
             key = (self._task.seed, "model", draw.client, draw.stream, draw.index)
             torch.manual_seed(derive(*key))
-        return self._loss(draw)
-
-    def _loss(self, draw: Draw) -> Tensor:
         batch = self._task.batches_of(draw.client).draw(draw.stream, draw.index)
         with self._autocast:
             return self._task.loss(self.module, to_device(batch, self._device))
@@ -208,15 +207,12 @@ class _Replica(Objective):
 
 
 def _write_buffers(model: nn.Module, buffers: Buffers) -> None:
-    floats, integers = buffers.floats, buffers.integers
+    left = {True: buffers.floats, False: buffers.integers}
     with torch.no_grad():
         for buffer in model.buffers():
-            source = floats if buffer.is_floating_point() else integers
-            buffer.copy_(source[: buffer.numel()].view(buffer.shape))
-            if buffer.is_floating_point():
-                floats = floats[buffer.numel() :]
-            else:
-                integers = integers[buffer.numel() :]
+            kind, size = buffer.is_floating_point(), buffer.numel()
+            buffer.copy_(left[kind][:size].view(buffer.shape))
+            left[kind] = left[kind][size:]
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -276,10 +272,9 @@ def _try_loss(replica: _Replica, client: int) -> bool:
 
     (Dropout does. Then each gradient seeds torch's generator, and one worker serves all clients.)
     """
-    replica._task.draws_random_numbers = False
     before = torch.get_rng_state()
     try:
-        loss = replica._loss(Draw(client, "local", 0))
+        loss = replica.loss(Draw(client, "local", 0))
     except EpisodeError:
         raise
     except Exception as error:
@@ -289,9 +284,8 @@ def _try_loss(replica: _Replica, client: int) -> bool:
     drawn = not torch.equal(before, torch.get_rng_state())
     torch.set_rng_state(before)
     if not isinstance(loss, Tensor) or loss.dim() != 0:
-        shape = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
         raise EpisodeError(
-            f"The loss is {shape}: it must be a scalar tensor, a mean over the batch."
+            f"The loss is {_short(loss)}: it must be a scalar tensor, a mean over the batch."
         )
     if not loss.requires_grad:
         raise EpisodeError(

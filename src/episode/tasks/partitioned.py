@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from episode.data.batches import LabelledDataset
 from episode.data.partition import Partition, by_dirichlet, by_label_count, by_similarity
 from episode.data.sources.source import LabelledSource
-from episode.data.storage import PreparedArrays
+from episode.data.storage import PreparedArrays, prepare_arrays
 from episode.errors import EpisodeError
 from episode.randomness import permutation
 from episode.tasks.classification import ClassificationSettings, classifier
@@ -62,8 +63,12 @@ class PartitionedSettings(ClassificationSettings):
         return self.sections[self.scale]
 
     @abstractmethod
-    def prepare(self) -> PreparedArrays:
-        """Return the arrays of the official files, which are prepared the first time."""
+    def prepared_from(self, folder: Path) -> dict[str, Any]:
+        """Return everything that decides the prepared arrays' content, as JSON values."""
+
+    @abstractmethod
+    def write_arrays(self, folder: Path, target: Path) -> dict[str, Any]:
+        """Write the arrays of the official files in `folder`, and return what to note of them."""
 
     @abstractmethod
     def dataset(self, arrays: PreparedArrays, split: str) -> LabelledDataset:
@@ -79,11 +84,20 @@ class PartitionedSettings(ClassificationSettings):
 
     def split_rows(self, arrays: PreparedArrays) -> tuple[Tensor, Tensor]:
         """Return the rows of the training split to train on, and those that are held out."""
-        return split_examples(torch.arange(len(arrays["train-labels"])), self.evaluate_on, 0.0)
+        held_out = "test" if self.evaluated_split() else "validation"
+        return split_examples(torch.arange(len(arrays["train-labels"])), held_out, 0.0)
 
     def label_names(self, arrays: PreparedArrays) -> Sequence[str]:
         """Return the names of the labels 0, 1, …"""
         return self.source.labels
+
+    def prepare(self) -> PreparedArrays:
+        """Return the arrays of the official files, which are prepared the first time."""
+        folder = self.source.locate(self.data)
+        key = self.prepared_from(folder)
+        return prepare_arrays(
+            self.source.name, key, lambda target: self.write_arrays(folder, target)
+        )
 
     def build(self, seed: int, device: str) -> NeuralTask:
         arrays = self.prepare()

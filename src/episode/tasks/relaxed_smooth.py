@@ -65,11 +65,10 @@ class RelaxedSmoothTask(ClosedForm):
         self.curvature = s.L0 / s.rho
         self.split = s.dimensions - max(2, s.dimensions // 2)  # u, then v
         scales = torch.ones(s.num_clients, 1, dtype=torch.float64)
+        slopes = torch.zeros(s.num_clients, s.dimensions, dtype=torch.float64)
         if s.num_clients > 1:
             scales[0] = s.rho
             scales[1:] = (s.num_clients - s.rho) / (s.num_clients - 1)
-        slopes = torch.zeros(s.num_clients, s.dimensions, dtype=torch.float64)
-        if s.num_clients > 1:
             angles = 2 * math.pi * torch.arange(s.num_clients, dtype=torch.float64) / s.num_clients
             slopes[:, self.split] = s.kappa * torch.cos(angles)
             slopes[:, self.split + 1] = s.kappa * torch.sin(angles)
@@ -103,10 +102,7 @@ class RelaxedSmoothTask(ClosedForm):
 
     def draw_noise(self, clients: Sequence[int], stream: Phase, indices: Sequence[int]) -> Tensor:
         """Return noise on the sphere of radius σ, the bound of Assumption 1 (iii)."""
-        flat = super().draw_noise(clients, stream, indices) / self.noise if self.noise else None
-        if flat is None:
-            shape = len(indices), len(self.seeds), len(clients), self.x_0.shape[-1]
-            return torch.zeros(shape, dtype=self.x_0.dtype)
+        flat = super().draw_noise(clients, stream, indices) / (self.noise or 1.0)
         normal = torch.erfinv(flat.clamp(-1 + 1e-15, 1 - 1e-15))
         return self.noise * torch.nn.functional.normalize(normal, dim=-1)
 

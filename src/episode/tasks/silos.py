@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from episode.data import silos
 from episode.data.batches import LabelledDataset
-from episode.data.corpus import Corpus, UnknownWords
-from episode.data.decoding import ImageFiles, verify_images
+from episode.data.images import ImageFiles, verify_images
 from episode.data.partition import Partition
 from episode.data.sources.source import not_trained_on
-from episode.data.storage import PreparedArrays, fingerprint, prepare_arrays, save_array
-from episode.data.texts import Texts
+from episode.data.storage import PreparedArrays, fingerprint, prepare_arrays
+from episode.data.texts import Corpus, Texts, UnknownWords
 from episode.data.word_vectors import require_vectors
 from episode.errors import EpisodeError
 from episode.models.lstm import TextClassifier
@@ -127,28 +126,29 @@ class Silos(ClassificationSettings):
                 f"use --model {fitting}."
             )
         files = [file for folder in folders for file in silos.files_of(folder, kind)]
-        key: dict[str, Any] = {
+        vectors = self._vectors_file()
+        key = {
             "kind": kind,
             "columns": [self.text_column, self.label_column],
             "files": [fingerprint(file) for file in files],
             "unknown_words": self.unknown_words,
-            "vectors": None,
+            # With the name, because one archive may hold several files.
+            "vectors": vectors and [vectors.name, fingerprint(require_vectors(vectors))],
         }
-        if self.vectors:  # with the name, because one archive may hold several files
-            given = Path(self.vectors).expanduser()
-            key["vectors"] = [given.name, fingerprint(require_vectors(given))]
         write = self._write_texts if kind == "texts" else _write_images
         return prepare_arrays("silos", key, lambda target: write(target, folders)), folders
 
     def _write_texts(self, target: Path, folders: list[Path]) -> dict[str, Any]:
-        columns = silos.Columns(self.text_column, self.label_column)
-        labels = _number_labels(lambda: (row for f in folders for row in silos.texts(f, columns)))
+        columns = self.text_column, self.label_column
+        labels = _number_labels(silos.texts(folders, *columns))
         corpus = Corpus(columns=1)
-        for number, silo in enumerate(folders):
-            for row in silos.texts(silo, columns):
-                corpus.add(row.split, (row.content,), labels[row.label], number)
-        vectors = Path(self.vectors).expanduser() if self.vectors else None
-        return {**corpus.write(target, vectors, self.unknown_words), "labels": list(labels)}
+        for row in silos.texts(folders, *columns):
+            corpus.add(row.split, (row.content,), labels[row.label], row.silo)
+        info = corpus.write(target, self._vectors_file(), self.unknown_words)
+        return {**info, "labels": list(labels)}
+
+    def _vectors_file(self) -> Path | None:
+        return Path(self.vectors).expanduser() if self.vectors else None
 
     def _dataset(self, arrays: PreparedArrays, split: str) -> LabelledDataset:
         if self.model in ARCHITECTURES:
@@ -183,28 +183,32 @@ def _rows(arrays: PreparedArrays, split: str, silo_count: int) -> list[Tensor]:
     return [(groups == silo).nonzero().flatten() for silo in range(silo_count)]
 
 
-def _number_labels(rows: Callable[[], Iterator[silos.Row]]) -> dict[str, int]:
+def _number_labels(rows: Iterable[silos.Row]) -> dict[str, int]:
     """Number the training labels in sorted order; refuse one that only held-out rows have."""
-    names = sorted({row.label for row in rows() if row.split == "train"})
-    labels = {name: number for number, name in enumerate(names)}
-    for row in rows():
-        if row.label not in labels:
-            raise not_trained_on(row.place, row.label)
-    if len(labels) < 2:
-        raise EpisodeError(f"All rows have the label {names[0]!r}: two labels are needed.")
-    return labels
+    places: dict[str, str] = {}
+    trained: set[str] = set()
+    for row in rows:
+        places.setdefault(row.label, row.place)
+        if row.split == "train":
+            trained.add(row.label)
+    for label, place in places.items():
+        if label not in trained:
+            raise not_trained_on(place, label)
+    if len(trained) < 2:
+        raise EpisodeError(f"All rows have the label {trained.pop()!r}: two labels are needed.")
+    return {label: number for number, label in enumerate(sorted(trained))}
 
 
 def _write_images(target: Path, folders: list[Path]) -> dict[str, Any]:
-    labels = _number_labels(lambda: (row for silo in folders for row in silos.images(silo)))
-    rows = [(number, row) for number, silo in enumerate(folders) for row in silos.images(silo)]
-    verify_images([Path(row.content) for _, row in rows])
+    rows = list(silos.images(folders))
+    labels = _number_labels(rows)
+    verify_images([Path(row.content) for row in rows])
     info: dict[str, Any] = {"labels": list(labels), "splits": {}, "files": {}}
     for split in SPLITS:
-        own = [(number, row) for number, row in rows if row.split == split]
+        own = [row for row in rows if row.split == split]
         if own:
-            save_array(target, f"{split}-labels", np.array([labels[r.label] for _, r in own]))
-            save_array(target, f"{split}-groups", np.array([n for n, _ in own], np.int32))
-            info["files"][split] = [r.content for _, r in own]
+            np.save(target / f"{split}-labels", np.array([labels[row.label] for row in own]))
+            np.save(target / f"{split}-groups", np.array([row.silo for row in own], np.int32))
+            info["files"][split] = [row.content for row in own]
             info["splits"][split] = len(own)
     return info

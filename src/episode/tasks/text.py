@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-from episode.data.corpus import Corpus, UnknownWords
 from episode.data.sources.glove import default_vectors
 from episode.data.sources.source import TextSource
-from episode.data.storage import PreparedArrays, fingerprint, log, prepare_arrays
-from episode.data.texts import Texts
+from episode.data.storage import PreparedArrays, fingerprint, log
+from episode.data.texts import Corpus, Texts, UnknownWords
 from episode.data.word_vectors import require_vectors
 from episode.models.text import Cell, Pooling
 from episode.tasks.partitioned import PartitionedSettings
@@ -31,27 +30,15 @@ class TextSettings(PartitionedSettings):
     def dataset(self, arrays: PreparedArrays, split: str) -> Texts:
         return Texts.from_prepared(arrays, split, self.source.columns)
 
-    def prepare(self) -> PreparedArrays:
-        folder = self.source.locate(self.data)
-        vectors = Path(self.vectors).expanduser() if self.vectors else default_vectors()
-        key = {
+    def prepared_from(self, folder: Path) -> dict[str, Any]:
+        vectors = self._vectors_file()
+        return {
             "files": [fingerprint(path) for path in self.source.files(folder).values()],
-            "vectors": [str(vectors.name), fingerprint(require_vectors(vectors))],
+            "vectors": [vectors.name, fingerprint(require_vectors(vectors))],
             "unknown_words": self.unknown_words,
         }
 
-        def build(target: Path) -> dict[str, Any]:
-            info = self._read(folder).write(target, vectors, self.unknown_words)
-            log.info(
-                "%s: %s of the tokens and %s of the words have a vector in %s.",
-                self.source.name, f"{info['token_coverage']:.1%}", f"{info['word_coverage']:.1%}",
-                vectors.name,
-            )  # fmt: skip
-            return info
-
-        return prepare_arrays(self.source.name, key, build)
-
-    def _read(self, folder: Path) -> Corpus:
+    def write_arrays(self, folder: Path, target: Path) -> dict[str, Any]:
         corpus = Corpus(self.source.columns)
         users: dict[str, int] = {}
         rows = self.source.rows(folder)
@@ -59,4 +46,14 @@ class TextSettings(PartitionedSettings):
             for row in own:
                 corpus.add(split, row.texts, row.label, users.setdefault(row.user, len(users)))
         self.source.check_labels(folder, {split: corpus.labels(split) for split in rows})
-        return corpus
+        vectors = self._vectors_file()
+        info = corpus.write(target, vectors, self.unknown_words)
+        log.info(
+            "%s: %s of the tokens and %s of the words have a vector in %s.",
+            self.source.name, f"{info['token_coverage']:.1%}", f"{info['word_coverage']:.1%}",
+            vectors.name,
+        )  # fmt: skip
+        return info
+
+    def _vectors_file(self) -> Path:
+        return Path(self.vectors).expanduser() if self.vectors else default_vectors()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,15 +22,7 @@ from episode.federation.sampling import Uniform
 from episode.federation.state import Buffers, ServerState
 from episode.testing.check import EXACT, Check, against_plain
 from episode.testing.maths import memories_of_cohorts, trajectories
-from episode.testing.problems import (
-    MakeEngine,
-    QuadraticProblem,
-    distance,
-    gap,
-    in_this_process,
-    play,
-    probe,
-)
+from episode.testing.problems import MakeEngine, QuadraticProblem, distance, in_this_process, play
 
 
 def check_algorithm(algorithm: Algorithm, make_engine: MakeEngine = in_this_process) -> list[Check]:
@@ -131,24 +124,22 @@ def _fixed_point_of(name: str, algorithm: Algorithm, make_engine: MakeEngine) ->
 
 def _metrics(make_engine: MakeEngine) -> Iterator[Check]:
     """A metric has one value per client of the cohort, in the cohort's order."""
-    problem = replace(QuadraticProblem.heterogeneous(clients=6), local_steps=1)
-    cohorts = Uniform(3)
-    played = play(problem, ALGORITHMS["fedavg"], 1, make_engine, cohorts)
-    (telemetry,) = played.telemetry
+    problem = QuadraticProblem.heterogeneous(clients=6, local_steps=1)
+    (telemetry,) = play(problem, ALGORITHMS["fedavg"], 1, make_engine, Uniform(3)).telemetry
     losses = telemetry.metrics["loss"]
     a, b, x = problem.curvatures, problem.slopes, problem.x_0
     expected = [float(np.sum(a[i] * x * x / 2 + b[i] * x)) for i in telemetry.cohort]
-    error = float("inf") if len(losses) != 3 else gap(np.array(losses, float), np.array(expected))
+    error = distance(losses, expected)
     yield Check("losses come per client, in the cohort's order, to", error, EXACT)
 
 
 def _weights(make_engine: MakeEngine) -> Iterator[Check]:
     """The engine's mean is weighted."""
     problem, weights = QuadraticProblem.heterogeneous(clients=3), [1.0, 2.0, 5.0]
-    G, _ = probe(problem, make_engine, weights)
+    G, _ = problem.probe(make_engine, weights)
     gradients = [problem.gradient()(i, problem.x_0, "probe", 0) for i in range(3)]
     expected = np.average(gradients, axis=0, weights=weights)
-    yield Check("a weighted mean is right, to", gap(G.numpy(), expected), EXACT)
+    yield Check("a weighted mean is right, to", distance(G, expected), EXACT)
 
 
 def _resuming(make_engine: MakeEngine) -> Iterator[Check]:
@@ -166,8 +157,7 @@ def _resumes(name: str, algorithm: Algorithm, make_engine: MakeEngine) -> Check:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
         for rounds in (plan.rounds_to_play // 2, plan.rounds_to_play):
-            engine = make_engine(task, algorithm)
-            try:
+            with closing(make_engine(task, algorithm)) as engine:
                 if path.exists():
                     server, states = checkpoint.load(path, "check", "cpu")
                     engine.load_client_states(states)
@@ -175,9 +165,7 @@ def _resumes(name: str, algorithm: Algorithm, make_engine: MakeEngine) -> Check:
                 while server.round < rounds:
                     loop.play(server)
                 checkpoint.save(path, server, engine.client_states(), "check")
-            finally:
-                engine.close()
-    error = distance([server.x], [whole.server.x])
+    error = distance(server.x, whole.server.x)
     return Check(f"{name}, stopped and resumed, differs by", error, 0.0)
 
 
@@ -200,9 +188,7 @@ def _task_checks(task: Task) -> Iterator[Check]:
             yield Check(claim, error, 0.0)
     a.x.copy_(x)
     yield _slope(a, x, buffers)
-    before = dict(task.evaluate(x, buffers))
-    again = dict(task.evaluate(x.clone(), buffers))
-    same = before == again
+    same = dict(task.evaluate(x, buffers)) == dict(task.evaluate(x.clone(), buffers))
     yield Check("an evaluation, repeated, is the same (1 is yes)", float(same), 1, at_least=True)
 
 
@@ -211,17 +197,16 @@ def _slope(target: Objective, x: torch.Tensor, buffers: Buffers) -> Check:
     draw = Draw(0, "local", 0)
     gradient = _flat(target.gradient(draw)[1])
     norm = gradient.norm()
-    single = x.dtype == torch.float32
-    h = (1e-2 if single else 1e-5) / max(1.0, float(norm))
+    h, bound = (1e-2, 5e-2) if x.dtype == torch.float32 else (1e-5, 1e-5)
+    h /= max(1.0, float(norm))
     values: list[float] = []
     for sign in (1, -1):
         target.x.copy_(x + sign * h * gradient / norm)
         target.load_buffers(buffers)
         values.append(float(target.gradient(draw)[0]))
     slope = (values[0] - values[1]) / (2 * h)
-    error = abs(slope / float(norm) - 1)
     claim = "the loss rises along its gradient as it should, to a share of"
-    return Check(claim, error, 5e-2 if single else 1e-5)
+    return Check(claim, abs(slope / float(norm) - 1), bound)
 
 
 def _flat(v: Vector) -> torch.Tensor:

@@ -76,11 +76,8 @@ def resampled(s: Setting, rule: Rule, reuse_probe: bool = False) -> list[Vector]
         for i in cohort:
             x = x_bar
             for t in range(s.local_steps):
-                if t == 0 and reuse_probe:
-                    g = G
-                else:
-                    g = s.gradient(i, x, "local", r * s.local_steps + t) - G_i[i] + G
-                x = step(x, g, G, s, rule)
+                g = s.gradient(i, x, "local", r * s.local_steps + t) - G_i[i] + G
+                x = step(x, G if t == 0 and reuse_probe else g, G, s, rule)
             ends.append(x)
         path.append(mean(ends))
     return path
@@ -111,8 +108,7 @@ def remembered(s: Setting, rule: Rule, probe_first: bool) -> list[Vector]:
     if probe_first:
         c_i = [s.gradient(i, s.x_0, "probe", 0) for i in range(s.clients)]
     for r in range(s.rounds):
-        c = mean(c_i)
-        ends, memories = [], {}
+        c, ends = mean(c_i), []
         for i in s.cohort(r):
             x, gradients = path[-1], []
             for t in range(s.local_steps):
@@ -120,9 +116,7 @@ def remembered(s: Setting, rule: Rule, probe_first: bool) -> list[Vector]:
                 gradients.append(raw)
                 x = step(x, raw - c_i[i] + c, c, s, rule)
             ends.append(x)
-            memories[i] = mean(gradients)
-        for i, memory in memories.items():
-            c_i[i] = memory
+            c_i[i] = mean(gradients)
         path.append(mean(ends))
     return path
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,6 +83,17 @@ class QuadraticProblem:
         mean = self.curvatures.mean(0) * x.numpy() + self.slopes.mean(0)
         return float(np.linalg.norm(mean))
 
+    def probe(
+        self, make_engine: MakeEngine, weights: Sequence[float]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Let all clients probe at x_0; return their weighted mean G and their anchors G_i."""
+        task = self.task()
+        with closing(make_engine(task, ALGORITHMS["episode"])) as engine:
+            cohort, (x, buffers) = list(range(task.num_clients)), task.initial()
+            reply = engine.average("probe", cohort, weights=weights, round=0, x=x, buffers=buffers)
+            anchors = [state.anchor for state in engine.client_states().values()]
+        return reply.vectors["gradient"], [anchor for anchor in anchors if anchor is not None]
+
 
 @dataclass
 class Played:
@@ -103,8 +115,7 @@ def play(
     """Play R rounds (R·I of a synchronous algorithm) on the engine."""
     task, schedule = problem.task(), Schedule(problem.eta, problem.gamma)
     plan = Plan(algorithm, schedule, rounds, problem.local_steps, seed, cohorts or Full())
-    engine = make_engine(task, algorithm)
-    try:
+    with closing(make_engine(task, algorithm)) as engine:
         loop = Rounds(plan, task, engine)
         server = ServerState(*task.initial())
         path, telemetry = [server.x.clone()], []
@@ -112,33 +123,12 @@ def play(
             telemetry.append(loop.play(server))
             path.append(server.x.clone())
         return Played(path, telemetry, server)
-    finally:
-        engine.close()
 
 
-def probe(
-    problem: QuadraticProblem, make_engine: MakeEngine, weights: Sequence[float]
-) -> tuple[Tensor, list[Tensor]]:
-    """Let all clients probe at x_0; return their weighted mean G and their anchors G_i."""
-    task = problem.task()
-    engine = make_engine(task, ALGORITHMS["episode"])
-    try:
-        cohort, (x, buffers) = list(range(task.num_clients)), task.initial()
-        reply = engine.average("probe", cohort, weights=weights, round=0, x=x, buffers=buffers)
-        anchors = [state.anchor for state in engine.client_states().values()]
-        return reply.vectors["gradient"], [anchor for anchor in anchors if anchor is not None]
-    finally:
-        engine.close()
+def distance(a: Iterable[Any], b: Iterable[Any]) -> float:
+    """Return the largest difference of two vectors, or of two paths, in any coordinate.
 
-
-def distance(path: Sequence[Tensor], other: Sequence[Any]) -> float:
-    """Return the largest difference of two paths in any coordinate; infinite if one is longer."""
-    if len(path) != len(other):
-        return float("inf")
-    gaps = [gap(np.asarray(a), np.asarray(b)) for a, b in zip(path, other, strict=True)]
-    return float(np.max(gaps))  # NaN if one of them is, which Python's max would pass over
-
-
-def gap(a: Vector, b: Vector) -> float:
-    """Return the largest difference of two vectors in any coordinate."""
-    return float(abs(a - b).max())
+    Infinite if one is longer than the other; NaN if a coordinate is.
+    """
+    left, right = (np.array([np.asarray(part) for part in values]) for values in (a, b))
+    return float(abs(left - right).max()) if left.shape == right.shape else np.inf

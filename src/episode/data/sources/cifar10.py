@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from episode.data.progress import track
-from episode.data.sources.source import LabelledSource, Row, hub_split, require
+from episode.data.sources.source import LabelledSource, Row, require
 from episode.errors import EpisodeError
 
 SHAPE = (3, 32, 32)
@@ -58,21 +58,19 @@ class Cifar10Source(LabelledSource):
             for split, paths in self.files(folder).items()
         }
 
-    def convert(self, downloaded: Any, folder: Path) -> None:
+    def write_split(self, folder: Path, split: str, rows: Any) -> None:
         *train, test = self.md5
-        for split, file_names in {"train": train, "test": [test]}.items():
-            rows = hub_split(downloaded, split)
-            size = -(-len(rows) // len(file_names))
-            for k, name in enumerate(file_names):
-                chosen = range(k * size, min((k + 1) * size, len(rows)))
-                images, labels = [], []
-                for i in track(chosen, f"cifar10 {name}", len(chosen)):
-                    image = rows[i].get("img") or rows[i]["image"]
-                    pixels = np.asarray(image.convert("RGB"), np.uint8)
-                    images.append(pixels.transpose(2, 0, 1).reshape(-1))
-                    labels.append(int(rows[i]["label"]))
-                with (folder / name).open("wb") as file:
-                    pickle.dump({"data": np.stack(images), "labels": labels}, file, protocol=2)
+        names = train if split == "train" else [test]
+        for k, name in enumerate(names):
+            chosen = range(k * len(rows) // len(names), (k + 1) * len(rows) // len(names))
+            images, labels = [], []
+            for row in track((rows[i] for i in chosen), f"cifar10 {name}", len(chosen)):
+                image = row.get("img") or row["image"]
+                pixels = np.asarray(image.convert("RGB"), np.uint8)
+                images.append(pixels.transpose(2, 0, 1).reshape(-1))
+                labels.append(int(row["label"]))
+            batch = {"data": np.stack(images), "labels": labels}
+            (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
 
 
 CIFAR10 = Cifar10Source()

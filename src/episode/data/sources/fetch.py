@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from episode.data.corpus import needs_data_extra
 from episode.data.progress import track
 from episode.data.sources import source_named
-from episode.data.sources.source import Source, require
-from episode.data.storage import data_folder, dataset_folder, log, make_folder
-from episode.errors import EpisodeError
+from episode.data.sources.archives import copy_file, is_archive, unpack
+from episode.data.sources.source import Source, find, require
+from episode.data.storage import data_folder, dataset_folder, files_below, log, make_folder
+from episode.errors import EpisodeError, needs_data_extra
 
 MANIFEST = "manifest.json"
 """The checksums of a fetched dataset's files."""
@@ -88,8 +88,11 @@ def verify_checksums(source: Source, folder: Path) -> list[str]:
 def _fill(source: Source, origin: str | None, downloads: Path, folder: Path) -> None:
     path = Path(origin).expanduser() if origin else None
     if path is not None and path.is_file():
-        source.copy_from(path, folder)
-    elif path is not None and path.is_dir() and source.is_official(path):
+        if is_archive(path) and (source.is_unpacked or path.suffix != ".zip"):
+            unpack(path, folder)
+        else:
+            copy_file(path, folder / path.name)
+    elif path is not None and path.is_dir() and find(path, source.landmark):
         _copy_folder(path, folder)
     else:
         downloaded = _download(source, origin, downloads)
@@ -98,11 +101,17 @@ def _fill(source: Source, origin: str | None, downloads: Path, folder: Path) -> 
         except KeyError as error:
             raise EpisodeError(f"The dataset's rows have no column {error}.") from None
     source.check(folder)
-    _write_manifest(folder)
+    files = files_below(folder)
+    if len(files) <= MOST_LISTED:
+        sums = {
+            str(path.relative_to(folder)): _digest(path, "sha256")
+            for path in track(files, "writing checksums", len(files))
+        }
+        (folder / MANIFEST).write_text(json.dumps(sums, indent=2) + "\n")
 
 
 def _copy_folder(path: Path, folder: Path) -> None:
-    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    files = files_below(path)
     for file in track(files, f"copying {path.name}", len(files)):
         target = folder / file.relative_to(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -122,16 +131,6 @@ def _download(source: Source, origin: str | None, downloads: Path) -> Any:
             f"{source.name} could not be fetched from {origin or source.hub} ({reason}): check the "
             "connection and the name, or give the official files with --from."
         ) from error
-
-
-def _write_manifest(folder: Path) -> None:
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
-    if len(files) <= MOST_LISTED:
-        sums = {
-            str(path.relative_to(folder)): _digest(path, "sha256")
-            for path in track(files, "writing checksums", len(files))
-        }
-        (folder / MANIFEST).write_text(json.dumps(sums, indent=2) + "\n")
 
 
 def _digest(path: Path, algorithm: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from episode.data.decoding import verify_images
+from episode.data.images import verify_images
 from episode.data.progress import track
-from episode.data.sources.source import LabelledSource, Row, find, hub_split, not_trained_on
+from episode.data.sources.source import LabelledSource, Row, find, not_trained_on
 from episode.errors import EpisodeError
 
 IMAGE_SUFFIXES = {".jpeg", ".jpg", ".png", ".bmp", ".webp"}
@@ -23,6 +23,7 @@ class ImageNetSource(LabelledSource):
     hub = "ILSVRC/imagenet-1k"
     landmark = "train"
     sizes = {"train": 1_281_167, "test": 50_000}  # noqa: RUF012
+    hub_splits = ("train", "validation")
 
     def folders(self, folder: Path) -> dict[str, Path]:
         """Return the folders of the splits; the validation images are the usual test split."""
@@ -39,9 +40,7 @@ class ImageNetSource(LabelledSource):
         train = self.folders(folder)["train"]
         names = sorted(p.name for p in train.iterdir() if p.is_dir())
         if not names:
-            raise EpisodeError(
-                f"{train} has no folders of classes: put images into {train}/<class>/."
-            )
+            raise EpisodeError(f"{train} has no classes: put images into {train}/<class>/.")
         return names
 
     def rows(self, folder: Path) -> dict[str, Iterable[Row]]:
@@ -53,15 +52,15 @@ class ImageNetSource(LabelledSource):
             verify_images([row.path for row in rows])
         return super().check(folder)
 
-    def convert(self, downloaded: Any, folder: Path) -> None:
+    def write_split(self, folder: Path, split: str, rows: Any) -> None:
         from datasets import Image
 
-        for split, folder_name in {"train": "train", "validation": "val"}.items():
-            rows = hub_split(downloaded, split).cast_column("image", Image(decode=False))
-            for number, row in enumerate(track(rows, f"imagenet {split}", len(rows))):
-                place = folder / folder_name / f"{row['label']:04d}"
-                place.mkdir(parents=True, exist_ok=True)
-                (place / f"{number:07d}.JPEG").write_bytes(row["image"]["bytes"])
+        rows = rows.cast_column("image", Image(decode=False))
+        root = folder / ("val" if split == "test" else split)
+        for number, row in enumerate(track(rows, f"imagenet {split}", len(rows))):
+            place = root / f"{row['label']:04d}"
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{number:07d}.JPEG").write_bytes(row["image"]["bytes"])
 
 
 IMAGENET = ImageNetSource()
@@ -72,10 +71,7 @@ def _images(folder: Path, numbers: dict[str, int]) -> list[Row]:
     for entry in sorted(folder.iterdir()):
         if not entry.is_dir():
             if entry.suffix.lower() in IMAGE_SUFFIXES:
-                raise EpisodeError(
-                    f"{entry} has no label: put images into the folder of their class, "
-                    f"{folder}/<class>/."
-                )
+                raise EpisodeError(f"{entry} has no label: put images into {folder}/<class>/.")
             continue
         files = sorted(p for p in entry.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
         if files and entry.name not in numbers:

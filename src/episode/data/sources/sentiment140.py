@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from episode.data.progress import track
-from episode.data.sources.source import Row, TextSource, hub_split
+from episode.data.sources.source import Row, TextSource
 from episode.errors import EpisodeError
 
 COLUMNS = ("polarity", "id", "date", "query", "user", "text")
@@ -48,15 +48,13 @@ class Sentiment140Source(TextSource):
                 f"Row {number + 1} of {path} is not CSV ({error}): the file is damaged or cut off."
             ) from None
 
-    def convert(self, downloaded: Any, folder: Path) -> None:
-        for split, file_name in zip(("train", "test"), self.file_names.values(), strict=True):
-            rows = hub_split(downloaded, split)
-            path = folder / file_name
-            with path.open("w", encoding="latin-1", errors="replace", newline="") as file:
-                writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
-                for number, row in enumerate(track(rows, f"sentiment140 {split}", len(rows))):
-                    rest = number, row.get("date", ""), row.get("query", "")
-                    writer.writerow([row["sentiment"], *rest, row["user"], row["text"]])
+    def write_split(self, folder: Path, split: str, rows: Any) -> None:
+        path = folder / self.file_names[split]
+        with path.open("w", encoding="latin-1", errors="replace", newline="") as file:
+            writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+            for number, row in enumerate(track(rows, f"sentiment140 {split}", len(rows))):
+                rest = number, row.get("date", ""), row.get("query", "")
+                writer.writerow([row["sentiment"], *rest, row["user"], row["text"]])
 
 
 def _tweet(row: list[str], path: Path, place: str) -> Row | None:
@@ -64,7 +62,7 @@ def _tweet(row: list[str], path: Path, place: str) -> Row | None:
         raise EpisodeError(
             f"{place} of {path} has {len(row)} columns: it must have {', '.join(COLUMNS)}."
         )
-    polarity, user, text = row[0], row[4], row[5]
+    polarity, _, _, _, user, text = row
     if polarity == NEUTRAL:
         return None
     if polarity not in POLARITIES:

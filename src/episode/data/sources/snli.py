@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from episode.data.progress import track
-from episode.data.sources.source import Row, TextSource, hub_split
+from episode.data.sources.source import Row, TextSource
 from episode.errors import EpisodeError
 
 UNDECIDED = "-"
@@ -30,6 +30,7 @@ class SnliSource(TextSource):
         "validation": "snli_1.0_dev.jsonl",
         "test": "snli_1.0_test.jsonl",
     }
+    hub_splits = ("train", "validation", "test")
     columns = 2
 
     def parse(self, path: Path) -> Iterator[Row]:
@@ -38,17 +39,15 @@ class SnliSource(TextSource):
                 if line.strip() and (row := self._row(line, path, f"Line {number}")):
                     yield row
 
-    def convert(self, downloaded: Any, folder: Path) -> None:
-        for split, file_name in self.file_names.items():
-            rows = hub_split(downloaded, split)
-            with (folder / file_name).open("w", encoding="utf-8") as file:
-                for row in track(rows, f"snli {split}", len(rows)):
-                    pair = {
-                        "gold_label": UNDECIDED if row["label"] < 0 else self.labels[row["label"]],
-                        "sentence1": row["premise"],
-                        "sentence2": row["hypothesis"],
-                    }
-                    file.write(json.dumps(pair, ensure_ascii=False) + "\n")
+    def write_split(self, folder: Path, split: str, rows: Any) -> None:
+        with (folder / self.file_names[split]).open("w", encoding="utf-8") as file:
+            for row in track(rows, f"snli {split}", len(rows)):
+                pair = {
+                    "gold_label": UNDECIDED if row["label"] < 0 else self.labels[row["label"]],
+                    "sentence1": row["premise"],
+                    "sentence2": row["hypothesis"],
+                }
+                file.write(json.dumps(pair, ensure_ascii=False) + "\n")
 
     def _row(self, line: bytes, path: Path, place: str) -> Row | None:
         wrong = f"{place} of {path}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from episode.data.progress import track
-from episode.data.sources.archives import copy_file, is_archive, unpack, unpacked
+from episode.data.sources.archives import unpacked
 from episode.data.storage import dataset_folder
 from episode.errors import EpisodeError
 
@@ -55,10 +55,6 @@ class Source(ABC):
     def convert(self, downloaded: Any, folder: Path) -> None:
         """Write what `download` returned into a folder, as official files."""
 
-    def is_official(self, folder: Path) -> bool:
-        """Return whether a folder contains the official files."""
-        return find(folder, self.landmark) is not None
-
     def locate(self, given: str | None) -> Path:
         """Return the folder of the dataset: the given one, or the one that was fetched.
 
@@ -68,30 +64,19 @@ class Source(ABC):
         Raises:
             EpisodeError: There is no such folder or archive, or nothing was fetched.
         """
-        if given is None:
-            folder = dataset_folder(self.name)
-            if not folder.is_dir():
-                raise EpisodeError(
-                    f"{self.name} is not on this machine: get it with `episode data fetch "
-                    f"{self.name}`, or give the folder or archive of its official files as "
-                    "task.data."
-                )
-            return folder
-        path = Path(given).expanduser()
+        path = dataset_folder(self.name) if given is None else Path(given).expanduser()
         if path.is_dir():
             return path
+        if given is None:
+            raise EpisodeError(
+                f"{self.name} is not on this machine: get it with `episode data fetch "
+                f"{self.name}`, or give the folder or archive of its official files as task.data."
+            )
         if path.is_file():
             return unpacked(path) if self.is_unpacked else path
         raise EpisodeError(
             f"There is no folder or archive {path}: give the official files of {self.name}."
         )
-
-    def copy_from(self, file: Path, folder: Path) -> None:
-        """Copy a file that the user has, or the files of an archive, into a folder."""
-        if is_archive(file) and (self.is_unpacked or file.suffix != ".zip"):
-            unpack(file, folder)
-        else:
-            copy_file(file, folder / file.name)
 
 
 class Row(NamedTuple):
@@ -112,6 +97,8 @@ class LabelledSource(Source):
     """Names of the labels 0, 1, …, if they are always the same."""
     revision: str | None = None
     """The hub's branch to download; None for the main one."""
+    hub_splits: Sequence[str] = ("train", "test")
+    """Names of the splits on the hub, in the order of the splits here."""
 
     @abstractmethod
     def rows(self, folder: Path) -> dict[str, Iterable[Row]]:
@@ -149,6 +136,17 @@ class LabelledSource(Source):
 
         revision = None if origin else self.revision
         return load_dataset(origin or self.hub, revision=revision, cache_dir=str(cache))
+
+    def convert(self, downloaded: Any, folder: Path) -> None:
+        for name, split in zip(self.hub_splits, self.sizes, strict=True):
+            if name not in downloaded:
+                given = ", ".join(downloaded)
+                raise EpisodeError(f"The dataset has the splits {given}, but no {name}.")
+            self.write_split(folder, split, downloaded[name])
+
+    @abstractmethod
+    def write_split(self, folder: Path, split: str, rows: Any) -> None:
+        """Write a split's rows from the hub into a folder, as official files."""
 
 
 class TextSource(LabelledSource):
@@ -204,17 +202,6 @@ def require(folder: Path, names: Iterable[str], title: str) -> list[Path]:
             raise EpisodeError(f"{title} needs {name}, but there is none in {folder}.")
         paths.append(path)
     return paths
-
-
-def hub_split(rows: Any, name: str) -> Any:
-    """Return one split of a dataset from the hub.
-
-    Raises:
-        EpisodeError: The dataset has no such split.
-    """
-    if name not in rows:
-        raise EpisodeError(f"The dataset has the splits {', '.join(rows)}, but no {name}.")
-    return rows[name]
 
 
 def not_trained_on(place: str, label: str) -> EpisodeError:
