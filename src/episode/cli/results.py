@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from episode.cli.progress import SweepDisplay
-from episode.cli.terminal import AsJson, Quiet, err, out, speaks, stoppable, strict
+from episode.cli.terminal import (
+    AsJson,
+    Jobs,
+    Quiet,
+    Settings,
+    Track,
+    command_line,
+    err,
+    out,
+    speaks,
+    stoppable,
+    strict,
+)
 from episode.errors import EpisodeError
 
 if TYPE_CHECKING:
@@ -20,15 +30,6 @@ if TYPE_CHECKING:
     from episode.results.tables import Table
     from episode.runs.config import Experiment
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Set a value of the config: section.key=value; may be repeated."),
-]
-Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, help="Number of runs at the same time.", show_default="one per core"),
-]
-Track = Annotated[bool, typer.Option(help="Write TensorBoard events into each run folder.")]
 RunFolders = Annotated[
     list[Path], typer.Argument(help="Run folders, or folders that contain some, such as a sweep.")
 ]
@@ -185,11 +186,6 @@ def watch(
         while watcher.is_active():
             time.sleep(every)
             live.update(watcher.table())
-
-
-def command_line() -> str:
-    """Return the command that the user typed."""
-    return shlex.join(["episode", *sys.argv[1:]])
 
 
 def _list(experiments: Sequence[Experiment], as_json: bool) -> None:

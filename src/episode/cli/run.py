@@ -13,8 +13,7 @@ import typer
 
 from episode.cli.data import shortcuts
 from episode.cli.progress import RunProgress
-from episode.cli.results import Track
-from episode.cli.terminal import AsJson, Quiet, err, out, stoppable, strict
+from episode.cli.terminal import AsJson, Quiet, Track, err, out, stoppable, strict
 from episode.errors import EpisodeError, unknown
 
 if TYPE_CHECKING:

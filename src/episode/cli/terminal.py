@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -22,8 +23,17 @@ PIPED = 200
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set a value of the config: section.key=value; may be repeated."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not print progress.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of runs at the same time.", show_default="one per core"),
+]
+Track = Annotated[bool, typer.Option(help="Write TensorBoard events into each run folder.")]
 
 
 @contextmanager
@@ -53,6 +63,11 @@ def stoppable(again: str, processes: Processes | None = None) -> Iterator[Callab
         raise SystemExit(130) from None  # not an Exception, which `together` reports as a failure
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def command_line() -> str:
+    """Return the command that the user typed."""
+    return shlex.join(["episode", *sys.argv[1:]])
 
 
 def speaks() -> bool:

@@ -47,24 +47,16 @@ class Diagnosis:
         seconds: How long the diagnosis took.
 
     Example:
-        >>> import torch
-        >>> import episode
+        >>> from episode.diagnosis.diagnose import diagnose_task
         >>> from episode.diagnosis.options import DiagnosisOptions
-        >>> x = torch.linspace(-1, 2, 20)[:, None]
-        >>> silos = [(x, 2 * x), (x + 1, x)]
-        >>> found = episode.diagnose(
-        ...     torch.nn.Linear(1, 1),
-        ...     silos,
-        ...     loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
-        ...     batch_size=10,
-        ...     options=DiagnosisOptions(steps=6, points=4, local_steps=4, rehearsal=16),
-        ... )
-        >>> found.clients, found.parameters
-        (2, 2)
+        >>> from episode.tasks.relaxed_smooth import RelaxedSmooth
+        >>> task = RelaxedSmooth(num_clients=2).build(seed=0, device="cpu")
+        >>> quick = DiagnosisOptions(steps=6, points=4, local_steps=4, rehearsal=16)
+        >>> found = diagnose_task(task, title="an example", options=quick)
         >>> sorted(found.to_dict()["estimates"])[:3]
         ['L0', 'L1', 'delta']
         >>> print(found)  # doctest: +ELLIPSIS
-        Diagnosis of Linear
+        Diagnosis of an example
         f is the training loss, ...
         Is clipping needed? ...
     """
@@ -84,15 +76,12 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Return every measurement, estimate and finding as plain values for JSON."""
-        plain = ("title", "seed", "clients", "parameters", "notes", "seconds")
-        return {
-            **{name: getattr(self, name) for name in plain},
-            "options": asdict(self.options),
+        values = asdict(self)
+        values["steps"] = values.pop("step_sizes")
+        del values["short_runs"]
+        return values | {
             "estimates": self.estimates.to_dict(),
-            "verdict": asdict(self.verdict),
             "rehearsal": self.short_runs.to_dict(),
-            "steps": self.step_sizes,
-            "points": [asdict(p) for p in self.points],
         }
 
     def __str__(self) -> str:
@@ -154,9 +143,8 @@ def diagnose(
         True
     """
     task = NeuralTask(model, clients, loss, batch_size=batch_size, seed=seed, collate=collate)
-    return diagnose_task(
-        task, title=type(model).__name__, seed=seed, options=options, observe=observe
-    )
+    title = type(model).__name__
+    return diagnose_task(task, title=title, seed=seed, options=options, observe=observe)
 
 
 def diagnose_task(
@@ -205,10 +193,9 @@ def _notes(path: Trajectory, options: DiagnosisOptions) -> tuple[str, ...]:
             f"{sum(c.converged for c in sought)} of {len(sought)} Hessian norms converged to a "
             f"relative error of {options.tolerance:g} in {options.iterations} power iterations."
         )
-    if len(path.step_sizes) < options.steps:
-        notes.append(
-            f"Gradient descent ended after {len(path.step_sizes)} steps: f fell no further."
-        )
+    steps = len(path.step_sizes)
+    if steps < options.steps:
+        notes.append(f"Gradient descent ended after {steps} steps: f fell no further.")
     return tuple(notes)
 
 

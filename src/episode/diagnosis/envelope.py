@@ -40,15 +40,14 @@ def fit(rows: Sequence[tuple[float, float, int]], seed: int, least: float = 0.0)
         raise EpisodeError(f"An envelope needs 2 points or more, but there are {len(rows)}.")
     xs, ys, groups = np.array(rows, float).T
     line = lowest_line(xs, ys, least)
-    names = np.unique(groups)
-    members = [np.flatnonzero(groups == name) for name in names]
+    members = [np.flatnonzero(groups == name) for name in np.unique(groups)]
     generator = np.random.default_rng(derive(seed, "envelope"))
     lines = []
     for _ in range(RESAMPLES):
-        drawn = generator.integers(len(names), size=len(names))
+        drawn = generator.integers(len(members), size=len(members))
         chosen = np.concatenate([members[k] for k in drawn])
         lines.append(lowest_line(xs[chosen], ys[chosen], least))
-    low, high = np.quantile(np.array(lines), [0.05, 0.95], axis=0).tolist()
+    low, high = np.quantile(lines, [0.05, 0.95], axis=0).tolist()
     return Envelope(*line, (low[0], high[0]), (low[1], high[1]), len(rows))
 
 
@@ -71,17 +70,14 @@ def lowest_line(x: Array, y: Array, least: float = 0.0) -> tuple[float, float]:
 
 def _upper_hull(x: Array, y: Array) -> npt.NDArray[np.intp]:
     """Return the indices of the upper hull from left to right, each x once."""
-    order = np.lexsort((-y, x))
     hull: list[int] = []
-    for k in order:
+    for k in np.lexsort((-y, x)):
         if hull and x[k] == x[hull[-1]]:
             continue
-        while len(hull) > 1 and _is_below(x, y, hull[-2], hull[-1], int(k)):
+        while len(hull) > 1:
+            i, j = hull[-2:]
+            if (x[j] - x[i]) * (y[k] - y[i]) < (y[j] - y[i]) * (x[k] - x[i]):
+                break  # point j is above the line from point i to point k
             hull.pop()
         hull.append(int(k))
     return np.array(hull)
-
-
-def _is_below(x: Array, y: Array, i: int, j: int, k: int) -> bool:
-    """Whether point j is on or below the line from point i to point k."""
-    return bool((x[j] - x[i]) * (y[k] - y[i]) >= (y[j] - y[i]) * (x[k] - x[i]))

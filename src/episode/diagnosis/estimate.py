@@ -57,17 +57,13 @@ class Estimates:
     def rho(self) -> float:
         return self.heterogeneity.slope
 
-    def constants(self) -> Constants | None:
-        """Return the constants for the theorem, or None if L0 or Δ is 0."""
-        if self.L0 <= 0 or self.delta <= 0:
-            return None
-        return Constants(self.L0, self.L1, self.sigma, self.kappa, self.rho, self.delta)
-
     @property
     def theorem_threshold(self) -> float:
-        """γ/η of Theorem 1 for these estimates; NaN if it does not apply to them."""
-        constants = self.constants()
-        return clipping_threshold(constants, Smoothing()) if constants else math.nan
+        """γ/η of Theorem 1 for these estimates; NaN if L0 or Δ is 0, where it does not apply."""
+        if self.L0 <= 0 or self.delta <= 0:
+            return math.nan
+        constants = Constants(self.L0, self.L1, self.sigma, self.kappa, self.rho, self.delta)
+        return clipping_threshold(constants, Smoothing())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

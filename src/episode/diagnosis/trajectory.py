@@ -33,6 +33,15 @@ class Trajectory:
     hessian_error: str | None = None
     """Why the Hessian was not measured; None if it was."""
 
+    def measure(self, measurer: Measurer, step: int) -> None:
+        """Add a point with everything but `path`; no Hessians after they have failed once."""
+        self.points.append(measurer.point(step))
+        if self.hessian_error is None:
+            try:
+                self.points[-1].hessian = measurer.hessian_norms()
+            except NotTwiceDifferentiableError as error:
+                self.hessian_error = str(error)
+
 
 def descend(
     measurer: Measurer,
@@ -50,33 +59,21 @@ def descend(
     for step in range(options.steps + 1):
         _check_finite(loss, gradient, step)
         trajectory.losses.append(loss)
-        point = None
         if step in measured:
             measurer.move_to(x, buffers)
             observe(f"Measuring point {len(trajectory.points) + 1} of {len(measured)}")
-            point = _measure(measurer, step, trajectory)
+            trajectory.measure(measurer, step)
         found = _line_search(measurer, x, buffers, loss, gradient, size)
         if found is None:
             break
         size, loss, next_gradient = found
-        if point is not None:
+        if step in measured:
             measurer.move_to(x, buffers)
-            point.path = measurer.smoothness_along(-size * gradient)
+            trajectory.points[-1].path = measurer.smoothness_along(-size * gradient)
         trajectory.step_sizes.append(size)
         x, gradient = x - size * gradient, next_gradient
         size *= 2
     return trajectory
-
-
-def _measure(measurer: Measurer, step: int, trajectory: Trajectory) -> Point:
-    point = measurer.point(step)
-    if trajectory.hessian_error is None:
-        try:
-            point.hessian = measurer.hessian_norms()
-        except NotTwiceDifferentiableError as error:
-            trajectory.hessian_error = str(error)
-    trajectory.points.append(point)
-    return point
 
 
 def _line_search(

@@ -10,7 +10,7 @@ import math
 import shlex
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -52,21 +52,31 @@ def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None
     data = _page_data(runs, groups, columns)
     parts = {
         "title": html.escape(title),
-        "style": _page_file("page.css"),
+        "style": page_file("page.css"),
         "introduction": _introduction(runs, groups),
-        "final": _html_table(full_table(groups)),
+        "final": html_table(full_table(groups)),
         "machines": _machines(runs),
         "repeat": _how_to_repeat(runs),
         "version": __version__,
         "data": _packed(store.dumps(data).encode()),
         "columns": _packed(columns.to_bytes()),
-        "program": "".join(map(_page_file, ("data.js", "plots.js", "page.js"))),
+        "program": "".join(map(page_file, ("data.js", "plots.js", "page.js"))),
         "plotly": _plotly_script(),  # last, so that no placeholder is looked for in it
     }
-    page = _page_file("page.html")
-    for name, text in parts.items():
-        page = page.replace(f"<!--{name}-->", text)
-    store.write_text(path, page)
+    store.write_text(path, fill_page("page.html", parts))
+
+
+def fill_page(name: str, parts: Mapping[str, str]) -> str:
+    """Return a page with its placeholders, such as `<!--title-->`, replaced one by one."""
+    page = page_file(name)
+    for part, text in parts.items():
+        page = page.replace(f"<!--{part}-->", text)
+    return page
+
+
+def page_file(name: str) -> str:
+    """Return the text of a file in `page`."""
+    return (files("episode.results") / "page" / name).read_text(encoding="utf-8")
 
 
 def default_path(folders: Sequence[Path]) -> Path:
@@ -167,14 +177,15 @@ def _introduction(runs: Sequence[StoredRun], groups: Sequence[Group]) -> str:
     return f"<p>{text}</p>" + (f"<ul>{''.join(items)}</ul>" if items else "")
 
 
-def _html_table(table: Table) -> str:
+def html_table(table: Table) -> str:
+    """Return the table in HTML; if it has a status, unfinished rows are marked."""
     head = "".join(f'<th scope="col">{html.escape(c)}</th>' for c in table.columns)
     rows = []
     for row in table.rows:
         first, *others = (html.escape(cell) for cell in row)
         cells = f'<th scope="row">{first}</th>' + "".join(f"<td>{c}</td>" for c in others)
-        mark = "" if "finished" in row else ' class="unfinished"'
-        rows.append(f"<tr{mark}>{cells}</tr>")
+        is_marked = "status" in table.columns and "finished" not in row
+        rows.append(f'<tr class="unfinished">{cells}</tr>' if is_marked else f"<tr>{cells}</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
@@ -217,10 +228,6 @@ def _how_to_repeat(runs: Sequence[StoredRun]) -> str:
 
 def _packed(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, 1, mtime=0)).decode()
-
-
-def _page_file(name: str) -> str:
-    return (files("episode.results") / "page" / name).read_text(encoding="utf-8")
 
 
 def _plotly_script() -> str:
