@@ -77,6 +77,4 @@ def speaks() -> bool:
 
 def strict(values: Any) -> Any:
     """Return the values as strict JSON allows them: NaN and infinities become strings."""
-    from episode.results.store import dumps
-
-    return json.loads(dumps(values))
+    return json.loads(json.dumps(values), parse_constant=str)

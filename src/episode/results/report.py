@@ -32,12 +32,8 @@ COLUMNS = (
 DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 """Plotly's names of matplotlib's line styles."""
 MOST_PARTITIONS = 12
-ENDINGS = {
-    "diverged": "diverged",
-    "failed": "failed",
-    "pruned": "stopped early by its study",
-    "running": "not finished",
-}
+ENDINGS = {"pruned": "stopped early by its study", "running": "not finished"}
+"""Words for a status that does not explain itself."""
 
 
 def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None:
@@ -114,15 +110,7 @@ def _page_data(
     return {
         "metrics": [n for n in metric_names(runs) if n != "loss"],
         "runs": [_run_data(run, columns) for run in runs],
-        "groups": [
-            {
-                "label": g.label,
-                "settings": g.settings,
-                "runs": [places[id(run)] for run in g.runs],
-                "name": _group_name(g),
-            }
-            for g in groups
-        ],
+        "groups": [_group_data(g, [places[id(run)] for run in g.runs]) for g in groups],
         "styles": {name: {"colour": c, "dash": DASHES[line]} for name, (c, line) in styles.items()},
         "partitions": [vars(p) for p in _partitions(runs)],
     }
@@ -145,18 +133,16 @@ def _run_data(run: StoredRun, columns: PackedColumns) -> dict[str, Any]:
 
 def _partitions(runs: Sequence[StoredRun]) -> list[Partition]:
     """Return the different partitions of these runs, up to `MOST_PARTITIONS`."""
-    found: list[Partition] = []
-    for run in runs:
-        partition = store.read_partition(run.folder)
-        if partition and partition not in found and len(found) < MOST_PARTITIONS:
-            found.append(partition)
-    return found
+    read = [store.read_partition(run.folder) for run in runs]
+    different = [p for i, p in enumerate(read) if p and p not in read[:i]]
+    return different[:MOST_PARTITIONS]
 
 
-def _group_name(group: Group) -> str:
-    settings = [setting_text(k, v) for k, v in group.settings.items()
-                if not k.startswith("algorithm.") and v is not None]  # fmt: skip
-    return ", ".join([group.label, *settings])
+def _group_data(group: Group, places: list[int]) -> dict[str, Any]:
+    shown = {k: v for k, v in group.settings.items() if not k.startswith("algorithm.")}
+    texts = [setting_text(k, v) for k, v in shown.items() if v is not None]
+    name = ", ".join([group.label, *texts])
+    return {"label": group.label, "settings": group.settings, "runs": places, "name": name}
 
 
 def _introduction(runs: Sequence[StoredRun], groups: Sequence[Group]) -> str:
@@ -169,11 +155,13 @@ def _introduction(runs: Sequence[StoredRun], groups: Sequence[Group]) -> str:
         f"{counted(len(runs), 'run')}."
     )
     items = []
-    for status, ending in ENDINGS.items():
-        for run in (run for run in runs if run.status == status):
-            reason = run.summary.get("reason", "")
-            line = f"{run.folder.name}: {ending}" + (f" ({reason})" if reason else "")
-            items.append(f'<li class="{status}">{html.escape(line)}</li>')
+    for run in sorted(runs, key=lambda run: run.status):
+        if run.status == "finished":
+            continue
+        reason = run.summary.get("reason", "")
+        ending = ENDINGS.get(run.status, run.status) + (f" ({reason})" if reason else "")
+        line = f"{run.folder.name}: {ending}"
+        items.append(f'<li class="{run.status}">{html.escape(line)}</li>')
     return f"<p>{text}</p>" + (f"<ul>{''.join(items)}</ul>" if items else "")
 
 
@@ -200,10 +188,8 @@ def _machines(runs: Sequence[StoredRun]) -> str:
     parts = []
     for text, names in found.items():
         values = json.loads(text) or {"environment": "not recorded"}
-        rows = "".join(
-            f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(str(v))}</dd>"
-            for k, v in values.items()
-        )
+        texts = [(html.escape(str(k)), html.escape(str(v))) for k, v in values.items()]
+        rows = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in texts)
         who = "All runs" if len(found) == 1 else html.escape(", ".join(names))
         parts.append(f"<p>{who}:</p><dl>{rows}</dl>")
     return "".join(parts)
