@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from episode.cli.terminal import AsJson, Quiet, Settings, err, out, strict
+from episode.diagnosis.saved_constants import DEFAULT, read_saved_constants
+from episode.errors import EpisodeError
+from episode.results.figures import check_target, new_figure
+from episode.results.tables import Table
+from episode.theory.complexity import Scenario, comparison, fewest, table
+from episode.theory.constants import Constants
+from episode.theory.plan import Condition, TheoremPlan
+from episode.theory.plan import plan as make_plan
+from episode.theory.plan_figure import draw_plan
 
 if TYPE_CHECKING:
     from episode.diagnosis.diagnose import Diagnosis
-    from episode.theory.complexity import Scenario
-    from episode.theory.constants import Constants
-    from episode.theory.plan import Condition, TheoremPlan
 
 
 def register(app: typer.Typer) -> None:
@@ -93,11 +100,6 @@ def plan(
     Also compares the communication of six methods. The theorem assumes the worst case: to find
     settings for training, use `episode diagnose`.
     """
-    from episode.diagnosis.saved_constants import DEFAULT, read_saved_constants
-    from episode.errors import EpisodeError
-    from episode.theory.complexity import Scenario, comparison
-    from episode.theory.plan import plan as make
-
     known = read_saved_constants(source) if source else DEFAULT
     constants = known.override(
         {"L0": L0, "L1": L1, "sigma": sigma, "kappa": kappa, "rho": rho, "delta": delta}
@@ -106,20 +108,11 @@ def plan(
     local_steps = known.local_steps if local_steps is None else local_steps
     if (eta is None) != (gamma is None):
         raise EpisodeError("Only one of --eta and --gamma is given: give both, or neither.")
-    made = make(
-        constants,
-        epsilon=epsilon,
-        clients=clients,
-        local_steps=local_steps,
-        C=C,
-        statement=statement,
-    )
+    counts = {"clients": clients, "local_steps": local_steps}
+    made = make_plan(constants, epsilon=epsilon, C=C, statement=statement, **counts)
     scenario = Scenario(constants, epsilon, clients, local_steps, smoothness)
     own = None if eta is None or gamma is None else made.check(eta, gamma)
     if plot:
-        from episode.results.figures import check_target
-        from episode.theory.plan_figure import draw_plan
-
         check_target(plot, ".png", ".svg")
         draw_plan(made, scenario, plot)
     if as_json:
@@ -166,7 +159,6 @@ def diagnose(
     """
     from episode.diagnosis.options import DiagnosisOptions
     from episode.diagnosis.target import read_target
-    from episode.results.figures import check_target, new_figure
 
     options = DiagnosisOptions(steps=steps, points=points, batches=batches, rehearsal=rehearsal)
     if html:  # fail now rather than after a minute of measuring
@@ -249,11 +241,6 @@ def _print_conditions(conditions: Sequence[Condition]) -> None:
 
 
 def _print_methods(scenario: Scenario) -> None:
-    from dataclasses import replace
-
-    from episode.results.tables import Table
-    from episode.theory.complexity import fewest, table
-
     out.print(
         f"\n[bold]Six methods[/bold] at N = {scenario.clients}, I = {scenario.local_steps} "
         "(Table 1 of the paper, with every hidden factor set to 1)\n"
