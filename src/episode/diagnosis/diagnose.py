@@ -9,18 +9,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import default_collate
 
 from episode.diagnosis.estimate import Estimates, estimate
 from episode.diagnosis.findings import GLOSSARY
-from episode.diagnosis.measure import Measurer, Point
+from episode.diagnosis.measure import Measurer, Point, State
 from episode.diagnosis.options import DiagnosisOptions
 from episode.diagnosis.short_runs import ShortRunner, ShortRuns, try_settings
 from episode.diagnosis.trajectory import Trajectory, descend
 from episode.diagnosis.verdict import Verdict, first_eta, first_threshold, reach_verdict
 from episode.federation.protocols import Task
-from episode.federation.state import Buffers
 from episode.tasks.neural import Loss, NeuralTask
 
 
@@ -152,27 +151,27 @@ def diagnose_task(
     *,
     title: str,
     seed: int = 0,
-    start: tuple[Tensor, Buffers] | None = None,
+    start: State | None = None,
     options: DiagnosisOptions | None = None,
     observe: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Diagnose any task, from its initial state or from another one."""
     began = time.perf_counter()
     options = options or DiagnosisOptions()
-    x, buffers = start or task.initial()
+    start = start or task.initial()
     with _one_thread():
         measurer = Measurer(task, options, seed)
-        path = descend(measurer, x, buffers, options, observe)
+        path = descend(measurer, start, options, observe)
         estimates = estimate(path.points, path.losses, seed)
         threshold = first_threshold(path.points, estimates)
-        runner = ShortRunner(task, measurer, (x, buffers), threshold, options.rehearsal, observe)
+        runner = ShortRunner(task, measurer, start, threshold, options.rehearsal, observe)
         runs = try_settings(runner, first_eta(path.step_sizes, path.losses), options.local_steps)
     return Diagnosis(
         title=title,
         options=options,
         seed=seed,
         clients=task.num_clients,
-        parameters=x.numel(),
+        parameters=start[0].numel(),
         points=path.points,
         step_sizes=path.step_sizes,
         short_runs=runs,

@@ -24,6 +24,8 @@ from episode.federation.state import Buffers
 from episode.randomness import generator
 from episode.tasks.neural import NeuralTask
 
+State = tuple[Tensor, Buffers]
+"""A point, and the model's buffers there."""
 UNUSED_EPOCH = 1_000_000
 """Epoch from which measuring batches are taken: training never gets that far."""
 

@@ -68,12 +68,10 @@ def noise(axis: Any, d: Diagnosis) -> None:
     axis.plot(steps, [p.gradient_norm for p in d.points], "-", color=BLUE, label="gradient, ‖∇f‖")
     difference = [p.disagreement for p in d.points]
     axis.plot(steps, difference, "--", color=RED, label="difference between clients")
-    middle = [np.median(p.noise) for p in d.points]
+    low, middle, high = np.quantile([p.noise for p in d.points], [0, 0.5, 1], axis=1)
     axis.plot(steps, middle, "-.", color=GREEN, label="noise of a batch (median client)")
-    axis.fill_between(
-        steps, [min(p.noise) for p in d.points], [max(p.noise) for p in d.points],
-        color=GREEN, alpha=0.15, label="noise of a batch (all clients)",
-    )  # fmt: skip
+    band = {"color": GREEN, "alpha": 0.15, "label": "noise of a batch (all clients)"}
+    axis.fill_between(steps, low, high, **band)
     axis.set(xscale="log", yscale="log", xlabel="step of gradient descent, from 1", ylabel="norm")
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from episode.core.algorithm import ALGORITHMS
 from episode.core.schedule import Schedule
-from episode.diagnosis.measure import Measurer
+from episode.diagnosis.measure import Measurer, State
 from episode.engines.simulation import Simulation
 from episode.federation.protocols import Task
 from episode.federation.rounds import Plan, Rounds
@@ -184,7 +184,7 @@ class ShortRunner:
 
     task: Task
     measurer: Measurer
-    start: tuple[Tensor, Buffers]
+    start: State
     threshold: float
     iterations: int
     observe: Callable[[str], None] = lambda _: None
@@ -201,11 +201,9 @@ class ShortRunner:
         if key not in self.done:
             setting = f"{algorithm}, η = {eta:.3g}, I = {local_steps}"
             self.observe(f"Short run {len(self.done) + 1}: {setting}")
-            half, *last = self._losses(algorithm, eta, local_steps)
-            mean = sum(last) / len(last)
-            self.done[key] = ShortRun(
-                algorithm, eta, self.threshold, local_steps, self.before, half, max(last), mean
-            )
+            half, *last = self._losses(*key)
+            losses = self.before, half, max(last), sum(last) / len(last)
+            self.done[key] = ShortRun(algorithm, eta, self.threshold, local_steps, *losses)
         return self.done[key]
 
     def best_eta(self, algorithm: str, first: float, local_steps: int) -> ShortRun:

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from episode.diagnosis.diagnose import Diagnosis, diagnose_task
+from episode.diagnosis.measure import State
 from episode.diagnosis.options import DiagnosisOptions
 from episode.errors import EpisodeError, unknown
 from episode.federation import checkpoint
-from episode.federation.state import Buffers
 from episode.results.store import CHECKPOINT, CONFIG
 from episode.runs.config import Experiment, read_experiment
 from episode.runs.trainer import check_device
@@ -25,7 +23,7 @@ class Target:
 
     title: str
     experiment: Experiment
-    start: tuple[Tensor, Buffers] | None = None
+    start: State | None = None
 
     def diagnose(self, options: DiagnosisOptions, observe: Callable[[str], None]) -> Diagnosis:
         """Build the task and diagnose it."""
