@@ -61,9 +61,7 @@ def plan(
     epsilon: Annotated[
         float, typer.Option(help="ε: tolerance; the mean gradient norm will be at most 3ε.")
     ] = 0.1,
-    clients: Annotated[
-        int | None, _option("N: number of clients.", "8", "--clients", "-N")
-    ] = None,
+    clients: Annotated[int | None, _option("N: number of clients.", "8", "--clients", "-N")] = None,
     local_steps: Annotated[
         int | None, _option("I: local steps of a client per round.", "8", "--local-steps", "-I")
     ] = None,
