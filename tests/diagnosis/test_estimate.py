@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import episode
 from episode.diagnosis import short_runs
 from episode.diagnosis.diagnose import diagnose_task
-from episode.diagnosis.envelope import fit, lowest_line
+from episode.diagnosis.estimate import fit, lowest_line
 from episode.diagnosis.findings import rank_correlation
 from episode.diagnosis.hessian import by_differences, top_eigenvalue
 from episode.diagnosis.known_problems import relaxed_smooth

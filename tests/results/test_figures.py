@@ -9,8 +9,7 @@ from made_runs import make_run, some_runs
 
 from episode.errors import EpisodeError
 from episode.results.curves import Line, Panel, draw_panels, draw_runs, panel_figure
-from episode.results.figures import check_target
-from episode.results.partition_figure import draw_partition
+from episode.results.figures import check_target, draw_partition
 from episode.results.store import find_runs
 
 ROWS = [[Panel("H = 1", "rounds", "f", [Line("EPISODE", [0, 1, 2], [3.0, 1.0, 0.5], "episode")])]]

@@ -12,7 +12,7 @@ from episode.errors import EpisodeError
 from episode.theory import complexity
 from episode.theory.complexity import Scenario, fewest, table
 from episode.theory.constants import Constants, Smoothing
-from episode.theory.plan import capital_gamma, clipping_threshold, plan
+from episode.theory.plan import TheoremPlan, clipping_threshold, plan
 
 positive = st.floats(0.01, 100)
 
@@ -55,7 +55,8 @@ def test_the_short_form_of_gamma_is_the_papers(
 ) -> None:
     c, s = Constants(L0, L1, sigma, kappa, rho), Smoothing(C)
     paper = s.A * L0 + s.B * L1 * kappa + s.B * L1 * rho * (sigma + clipping_threshold(c, s))
-    assert capital_gamma(c, s) == pytest.approx(paper)
+    made = TheoremPlan(c, epsilon=1, clients=1, local_steps=1, smoothing=s, statement="main")
+    assert made.Gamma == pytest.approx(paper)
 
 
 @given(positive, positive, st.floats(0, 10), positive, st.floats(1, 5), st.integers(1, 64))

@@ -127,7 +127,7 @@ def partition(
     as_json: AsJson = False,
 ) -> None:
     """Show which client has which labels, as a table and a picture."""
-    from episode.results.partition_figure import draw_partition
+    from episode.results.figures import draw_partition
     from episode.runs.config import read_experiment
 
     given = {"similarity": similarity, "num_clients": clients, "data": data}

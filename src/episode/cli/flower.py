@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from episode.cli.terminal import Settings
 from episode.errors import ClusterError, EpisodeError
 
 app = typer.Typer(
@@ -29,10 +30,7 @@ def write(
     config: Annotated[
         Path | None, typer.Option(help="A TOML file; without it, defaults are used.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a setting: section.key=value. May be repeated."),
-    ] = None,
+    settings: Settings = None,
 ) -> None:
     """Write an experiment as a Flower app, to be deployed with SuperLink and SuperNodes."""
     from episode.flower.app_files import write_app

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from episode.cli.progress import SweepDisplay, say_trial
-from episode.cli.results import Jobs, Settings, command_line
-from episode.cli.terminal import AsJson, Quiet, err, out, speaks, stoppable, strict
+from episode.cli.terminal import (
+    AsJson,
+    Jobs,
+    Quiet,
+    Settings,
+    command_line,
+    err,
+    out,
+    speaks,
+    stoppable,
+    strict,
+)
 from episode.errors import ClientError, EpisodeError, unknown
 
 if TYPE_CHECKING:

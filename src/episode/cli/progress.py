@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -15,15 +15,8 @@ class RunProgress:
     """Progress bars of single runs; without a terminal, a line for each run that starts."""
 
     def __init__(self, quiet: bool) -> None:
-        columns = (
-            TextColumn("{task.description:<20}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-        )
         self._quiet = quiet
-        self._bars = Progress(*columns, console=err, disable=quiet or not err.is_terminal)
+        self._bars = _bars("{task.description:<20}", 24, quiet)
 
     def __enter__(self) -> RunProgress:
         self._bars.start()
@@ -54,29 +47,17 @@ class SweepDisplay:
     """
 
     def __init__(self, total: int, quiet: bool) -> None:
-        columns = (
-            TextColumn("{task.description:<44.44}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-        )
         self._quiet = quiet
-        self._progress = Progress(*columns, console=err, disable=quiet or not err.is_terminal)
+        self._progress = _bars("{task.description:<44.44}", 20, quiet)
         self._sweep = self._progress.add_task("all runs", total=total, state="")
         self._runs: dict[str, Any] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: Counter[str] = Counter()
 
     def __enter__(self) -> SweepDisplay:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def begin(self, name: str, experiment: Any) -> None:
@@ -94,7 +75,7 @@ class SweepDisplay:
     def end(self, outcome: Any) -> None:
         """Remove the bar of a run that has ended, and count it."""
         status = "skipped" if outcome.skipped else outcome.status
-        self._counts[status] = self._counts.get(status, 0) + 1
+        self._counts[status] += 1
         if outcome.name in self._runs:
             self._progress.remove_task(self._runs.pop(outcome.name))
         state = ", ".join(f"{count} {status}" for status, count in self._counts.items())
@@ -102,6 +83,18 @@ class SweepDisplay:
         if not self._quiet and not err.is_terminal and not outcome.skipped:
             reason = f": {outcome.reason}" if outcome.reason else ""
             err.print(f"{outcome.name}: {outcome.status}{reason}", markup=False)
+
+
+def _bars(description: str, width: int, quiet: bool) -> Progress:
+    return Progress(
+        TextColumn(description),
+        BarColumn(bar_width=width),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+        console=err,
+        disable=quiet or not err.is_terminal,
+    )
 
 
 def say_trial(name: str, experiment: Any) -> None:

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
-import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.live import Live
 
 from episode.cli.progress import SweepDisplay
-from episode.cli.terminal import AsJson, Quiet, err, out, speaks, stoppable, strict
+from episode.cli.terminal import (
+    AsJson,
+    Jobs,
+    Quiet,
+    Settings,
+    Track,
+    command_line,
+    err,
+    out,
+    speaks,
+    stoppable,
+    strict,
+)
 from episode.errors import EpisodeError
+from episode.results import groups, store
+from episode.results.report import default_path, write_report
+from episode.results.run_tables import full_table, short_table
+from episode.results.tables import Table, counted
+from episode.results.watch import Watcher
 
 if TYPE_CHECKING:
-    from episode.results.store import StoredRun
-    from episode.results.tables import Table
     from episode.runs.config import Experiment
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Set a value of the config: section.key=value; may be repeated."),
-]
-Jobs = Annotated[
-    int | None,
-    typer.Option(min=1, help="Number of runs at the same time.", show_default="one per core"),
-]
-Track = Annotated[bool, typer.Option(help="Write TensorBoard events into each run folder.")]
 RunFolders = Annotated[
     list[Path], typer.Argument(help="Run folders, or folders that contain some, such as a sweep.")
 ]
@@ -66,10 +72,6 @@ def sweep(
     means and standard deviations over seeds; it is also written to files in the folder. To see
     all settings that can be varied, use episode run --dry-run.
     """
-    from episode.results.groups import group_runs
-    from episode.results.run_tables import full_table, short_table
-    from episode.results.store import CONFIG, read_run
-    from episode.results.tables import counted
     from episode.studies.grid import read_grid
     from episode.studies.sweep import SweepOptions, sweep as play
 
@@ -83,13 +85,13 @@ def sweep(
         outcomes = play(experiments, options, display)
     if not speaks():
         return
-    started = [folder / e.name for e in experiments if (folder / e.name / CONFIG).is_file()]
-    groups = group_runs([read_run(path) for path in started])
-    full_table(groups).write(folder / "table")
+    started = [folder / e.name for e in experiments if (folder / e.name / store.CONFIG).is_file()]
+    configurations = groups.group_runs([store.read_run(path) for path in started])
+    full_table(configurations).write(folder / "table")
     if as_json:
         out.print_json(data=strict({"folder": str(folder), "runs": [vars(o) for o in outcomes]}))
     else:
-        out.print(short_table(groups, f"{counted(len(experiments), 'run')} in {folder}"))
+        out.print(short_table(configurations, f"{counted(len(experiments), 'run')} in {folder}"))
         out.print(f"Table: {folder}/table.md, .tex, .csv   Report: episode report {folder}")
     failed = [o for o in outcomes if o.status == "failed"]
     for outcome in failed:
@@ -103,11 +105,7 @@ def compare(folders: RunFolders, as_json: AsJson = False) -> None:
 
     Runs that differ only in their seed share a row, with mean and standard deviation.
     """
-    from episode.results import groups
-    from episode.results.run_tables import short_table
-    from episode.results.store import find_runs
-
-    runs = find_runs(folders)
+    runs = store.find_runs(folders)
     configurations = groups.group_runs(runs)
     _warn_of_copies(len(runs) - len(groups.without_copies(runs)))
     settings = [groups.settings_of(run.config) for run in runs]
@@ -143,13 +141,8 @@ def report(
     seconds, the cost to reach a target, clipping, drift, who has which labels, and how to repeat
     each run.
     """
-    from episode.results.groups import without_copies
-    from episode.results.report import default_path, write_report
-    from episode.results.store import find_runs
-    from episode.results.tables import counted
-
-    found = find_runs(folders)
-    runs = without_copies(found)
+    found = store.find_runs(folders)
+    runs = groups.without_copies(found)
     _warn_of_copies(len(found) - len(runs))
     path = output or default_path(folders)
     write_report(runs, path, title)
@@ -168,12 +161,6 @@ def watch(
     The column ‖G‖, γ/η compares the norm of the mean gradient with the clipping threshold. If the
     output is not a terminal, the table is printed once.
     """
-    import time
-
-    from rich.live import Live
-
-    from episode.results.watch import Watcher
-
     watcher = Watcher(folders)
     if not watcher.update() and not watcher.is_active():
         raise EpisodeError(f"{folders[0]} contains no runs: start one, or give another folder.")
@@ -186,28 +173,18 @@ def watch(
             live.update(watcher.table())
 
 
-def command_line() -> str:
-    """Return the command that the user typed."""
-    return shlex.join(["episode", *sys.argv[1:]])
-
-
 def _list(experiments: Sequence[Experiment], as_json: bool) -> None:
     """Print the names of a sweep's runs, and the settings in which they differ."""
-    from episode.results.groups import describe_differences
-    from episode.results.tables import Table
-
     if as_json:
         out.print_json(data=[e.name for e in experiments])
         return
-    descriptions = describe_differences([e.to_dict() for e in experiments])
+    descriptions = groups.describe_differences([e.to_dict() for e in experiments])
     rows = [[e.name, str(e.seed), text] for e, text in zip(experiments, descriptions, strict=True)]
     out.print(Table("", ["run", "seed", "differing settings"], rows, left=3))
 
 
-def _differences(runs: Sequence[StoredRun], values: dict[str, list[str]]) -> Table:
+def _differences(runs: Sequence[store.StoredRun], values: dict[str, list[str]]) -> Table:
     """Tabulate differing settings, with a column for each run if there are up to three."""
-    from episode.results.tables import Table
-
     if len(runs) > 3:
         heads = ["setting", "values"]
         rows = [[key, ", ".join(dict.fromkeys(found))] for key, found in values.items()]

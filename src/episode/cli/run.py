@@ -13,8 +13,7 @@ import typer
 
 from episode.cli.data import shortcuts
 from episode.cli.progress import RunProgress
-from episode.cli.results import Track
-from episode.cli.terminal import AsJson, Quiet, err, out, stoppable, strict
+from episode.cli.terminal import AsJson, Quiet, Track, err, out, stoppable, strict
 from episode.errors import EpisodeError, unknown
 
 if TYPE_CHECKING:
@@ -70,10 +69,7 @@ def run(
         Path | None,
         typer.Argument(help="A TOML file or a run's folder; without it, defaults are used."),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a setting: section.key=value. May be repeated."),
-    ] = None,
+    settings: Settings = None,
     engine: Annotated[
         str | None,
         typer.Option(help="Where clients run: simulation, flower, or my_engine.py:MyEngine."),

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from episode.cli.progress import say_trial
-from episode.cli.results import Settings, command_line
-from episode.cli.terminal import AsJson, Quiet, err, out, stoppable, strict
+from episode.cli.terminal import AsJson, Quiet, Settings, command_line, err, out, stoppable, strict
 from episode.errors import EpisodeError
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -22,8 +23,17 @@ PIPED = 200
 out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set a value of the config: section.key=value; may be repeated."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not print progress.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of runs at the same time.", show_default="one per core"),
+]
+Track = Annotated[bool, typer.Option(help="Write TensorBoard events into each run folder.")]
 
 
 @contextmanager
@@ -55,6 +65,11 @@ def stoppable(again: str, processes: Processes | None = None) -> Iterator[Callab
         signal.signal(signal.SIGINT, before)
 
 
+def command_line() -> str:
+    """Return the command that the user typed."""
+    return shlex.join(["episode", *sys.argv[1:]])
+
+
 def speaks() -> bool:
     """Whether this process talks to the user: it is alone, or the first that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
@@ -62,6 +77,4 @@ def speaks() -> bool:
 
 def strict(values: Any) -> Any:
     """Return the values as strict JSON allows them: NaN and infinities become strings."""
-    from episode.results.store import dumps
-
-    return json.loads(dumps(values))
+    return json.loads(json.dumps(values), parse_constant=str)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from episode.cli.terminal import AsJson, err, out, strict
+from episode.cli.terminal import AsJson, Quiet, Settings, err, out, strict
+from episode.diagnosis.saved_constants import DEFAULT, read_saved_constants
+from episode.errors import EpisodeError
+from episode.results.figures import check_target, new_figure
+from episode.results.tables import Table
+from episode.theory.complexity import Scenario, comparison, fewest, table
+from episode.theory.constants import Constants
+from episode.theory.plan import Condition, TheoremPlan, plan as make_plan
+from episode.theory.plan_figure import draw_plan
 
 if TYPE_CHECKING:
     from episode.diagnosis.diagnose import Diagnosis
-    from episode.theory.complexity import Scenario
-    from episode.theory.plan import Condition, TheoremPlan
 
 
 def register(app: typer.Typer) -> None:
@@ -54,9 +60,7 @@ def plan(
     epsilon: Annotated[
         float, typer.Option(help="ε: tolerance; the mean gradient norm will be at most 3ε.")
     ] = 0.1,
-    clients: Annotated[
-        int | None, _option("N: number of clients.", "8", "--clients", "-N")
-    ] = None,
+    clients: Annotated[int | None, _option("N: number of clients.", "8", "--clients", "-N")] = None,
     local_steps: Annotated[
         int | None, _option("I: local steps of a client per round.", "8", "--local-steps", "-I")
     ] = None,
@@ -93,11 +97,6 @@ def plan(
     Also compares the communication of six methods. The theorem assumes the worst case: to find
     settings for training, use `episode diagnose`.
     """
-    from episode.diagnosis.saved_constants import DEFAULT, read_saved_constants
-    from episode.errors import EpisodeError
-    from episode.theory.complexity import Scenario, comparison
-    from episode.theory.plan import plan as make
-
     known = read_saved_constants(source) if source else DEFAULT
     constants = known.override(
         {"L0": L0, "L1": L1, "sigma": sigma, "kappa": kappa, "rho": rho, "delta": delta}
@@ -107,27 +106,24 @@ def plan(
     if (eta is None) != (gamma is None):
         raise EpisodeError("Only one of --eta and --gamma is given: give both, or neither.")
     counts = {"clients": clients, "local_steps": local_steps}
-    made = make(constants, epsilon=epsilon, C=C, statement=statement, **counts)
+    made = make_plan(constants, epsilon=epsilon, C=C, statement=statement, **counts)
     scenario = Scenario(constants, epsilon, clients, local_steps, smoothness)
     own = None if eta is None or gamma is None else made.check(eta, gamma)
     if plot:
-        from episode.results.figures import check_target
-        from episode.theory.plan_figure import draw_plan
-
         check_target(plot, ".png", ".svg")
         draw_plan(made, scenario, plot)
     if as_json:
         values = made.to_dict() | comparison(scenario)
         values["estimated_from"] = known.title if source else None
-        if own is not None:
+        if own:
             conditions = [c.to_dict() for c in own]
             values["own"] = {"eta": eta, "gamma": gamma, "conditions": conditions}
         out.print_json(data=strict(values))
         return
     if source:
-        _print_source(known.title, constants.to_dict())
+        _print_source(known.title, constants)
     _print_plan(made)
-    if own is not None:
+    if own:
         out.print(f"\n[bold]Your own η = {eta:g}, γ = {gamma:g}[/bold]")
         _print_conditions(own)
     _print_methods(scenario)
@@ -139,10 +135,7 @@ def diagnose(
     what: Annotated[
         str | None, typer.Argument(help="Name of a task, a TOML config, or the folder of a run.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a value, section.key=value; may be repeated."),
-    ] = None,
+    settings: Settings = None,
     html: Annotated[
         Path | None, typer.Option(help="Write a report with figures, which opens offline.")
     ] = None,
@@ -153,7 +146,7 @@ def diagnose(
         int, typer.Option(help="Iterations of each short test run that tries out settings.")
     ] = 128,
     as_json: AsJson = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure curvature, noise and differences between clients, and recommend how to train.
 
@@ -163,7 +156,6 @@ def diagnose(
     """
     from episode.diagnosis.options import DiagnosisOptions
     from episode.diagnosis.target import read_target
-    from episode.results.figures import check_target, new_figure
 
     options = DiagnosisOptions(steps=steps, points=points, batches=batches, rehearsal=rehearsal)
     if html:  # fail now rather than after a minute of measuring
@@ -186,7 +178,7 @@ def diagnose(
 
 def _print_diagnosis(d: Diagnosis) -> None:
     from episode.diagnosis.findings import GLOSSARY
-    from episode.diagnosis.report import estimate_rows
+    from episode.diagnosis.report import estimates_table
 
     out.print(f"[bold]Diagnosis of {d.title}[/bold]: {d.clients} clients, {d.parameters:,} "
               f"parameters, measured at {len(d.points)} points in {d.seconds:.0f} s")  # fmt: skip
@@ -196,14 +188,14 @@ def _print_diagnosis(d: Diagnosis) -> None:
         out.print(f"[bold]{f.answer}[/bold]")
         out.print(f"  {f.because}", markup=False)
     out.print()
-    _print_table(("constant", "estimate", "90% range", "meaning"), estimate_rows(d))
+    out.print(estimates_table(d))
     out.print("\n[bold]Limits of this diagnosis[/bold]")
     for line in (*d.verdict.unknown, *d.notes):
         out.print(f"- {line}", markup=False)
 
 
-def _print_source(title: str, constants: dict[str, float]) -> None:
-    values = ", ".join(f"{name} = {value:.4g}" for name, value in constants.items())
+def _print_source(title: str, constants: Constants) -> None:
+    values = ", ".join(f"{name} = {value:.4g}" for name, value in vars(constants).items())
     out.print(
         f"With the constants that `episode diagnose` estimated for {title}: {values}. They were "
         "measured along one path, but the theorem wants bounds that hold everywhere: what follows "
@@ -246,43 +238,28 @@ def _print_conditions(conditions: Sequence[Condition]) -> None:
 
 
 def _print_methods(scenario: Scenario) -> None:
-    from dataclasses import replace
-
-    from episode.theory.complexity import fewest, table
-
     out.print(
         f"\n[bold]Six methods[/bold] at N = {scenario.clients}, I = {scenario.local_steps} "
         "(Table 1 of the paper, with every hidden factor set to 1)\n"
         "Best T is the number of iterations at the best I; it is reached for I up to I_max."
     )
-    rows = table(scenario)
-    _print_table(("method", "rounds R", "iterations T", "best T", "I_max"), [
-        (row.method + (" *" if row.obstacle else ""), *map(_short, (
-            row.rounds, row.iterations, row.best_iterations, row.largest_local_steps)))
-        for row in rows
-    ], right=True)  # fmt: skip
-    for row in rows:
-        if row.obstacle is not None:
-            out.print(f"* The theory of {row.method} does not apply: {row.obstacle}.", markup=False)
-    winners = {what: ", ".join(fewest(rows, what)) or "none" for what in ("rounds", "iterations")}
+    costs = table(scenario)
+    rows = []
+    for cost in costs:
+        values = (cost.rounds, cost.iterations, cost.best_iterations, cost.largest_local_steps)
+        rows.append([cost.method + (" *" if cost.obstacle else ""), *map(_short, values)])
+    out.print(Table("", ["method", "rounds R", "iterations T", "best T", "I_max"], rows))
+    for cost in costs:
+        if cost.obstacle:
+            out.print(f"* The theory of {cost.method} does not apply: {cost.obstacle}.")
+    winners = {what: ", ".join(fewest(costs, what)) or "none" for what in ("rounds", "iterations")}
     out.print(" ".join(f"Fewest {what}: {names}." for what, names in winners.items()) + "\n")
     steps = (1, 4, 16, 64, 256)
-    _print_table(("fewest rounds at", *(f"I = {I}" for I in steps)), [
-        (f"N = {N}", *(
-            ", ".join(fewest(table(replace(scenario, clients=N, local_steps=I)))) or "none"
-            for I in steps))
-        for N in (1, 8, 64)
-    ])  # fmt: skip
-
-
-def _print_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: bool = False) -> None:
-    """Print a table; `right` aligns all columns but the first to the right."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for k, name in enumerate(header):
-        table.add_column(name, no_wrap=True, justify="right" if right and k else "left")
-    for row in rows:
-        table.add_row(*row)
-    out.print(table)
+    rows = []
+    for N in (1, 8, 64):
+        scenarios = [replace(scenario, clients=N, local_steps=I) for I in steps]
+        rows.append([f"N = {N}", *(", ".join(fewest(table(s))) or "none" for s in scenarios)])
+    out.print(Table("", ["fewest rounds at", *(f"I = {I}" for I in steps)], rows, left=6))
 
 
 def _short(value: float | None) -> str:

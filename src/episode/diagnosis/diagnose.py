@@ -9,18 +9,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import default_collate
 
 from episode.diagnosis.estimate import Estimates, estimate
 from episode.diagnosis.findings import GLOSSARY
-from episode.diagnosis.measure import Measurer, Point
+from episode.diagnosis.measure import Measurer, Point, State
 from episode.diagnosis.options import DiagnosisOptions
 from episode.diagnosis.short_runs import ShortRunner, ShortRuns, try_settings
 from episode.diagnosis.trajectory import Trajectory, descend
 from episode.diagnosis.verdict import Verdict, first_eta, first_threshold, reach_verdict
 from episode.federation.protocols import Task
-from episode.federation.state import Buffers
 from episode.tasks.neural import Loss, NeuralTask
 
 
@@ -47,24 +46,16 @@ class Diagnosis:
         seconds: How long the diagnosis took.
 
     Example:
-        >>> import torch
-        >>> import episode
+        >>> from episode.diagnosis.diagnose import diagnose_task
         >>> from episode.diagnosis.options import DiagnosisOptions
-        >>> x = torch.linspace(-1, 2, 20)[:, None]
-        >>> silos = [(x, 2 * x), (x + 1, x)]
-        >>> found = episode.diagnose(
-        ...     torch.nn.Linear(1, 1),
-        ...     silos,
-        ...     loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
-        ...     batch_size=10,
-        ...     options=DiagnosisOptions(steps=6, points=4, local_steps=4, rehearsal=16),
-        ... )
-        >>> found.clients, found.parameters
-        (2, 2)
+        >>> from episode.tasks.relaxed_smooth import RelaxedSmooth
+        >>> task = RelaxedSmooth(num_clients=2).build(seed=0, device="cpu")
+        >>> quick = DiagnosisOptions(steps=6, points=4, local_steps=4, rehearsal=16)
+        >>> found = diagnose_task(task, title="an example", options=quick)
         >>> sorted(found.to_dict()["estimates"])[:3]
         ['L0', 'L1', 'delta']
         >>> print(found)  # doctest: +ELLIPSIS
-        Diagnosis of Linear
+        Diagnosis of an example
         f is the training loss, ...
         Is clipping needed? ...
     """
@@ -84,15 +75,12 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Return every measurement, estimate and finding as plain values for JSON."""
-        plain = ("title", "seed", "clients", "parameters", "notes", "seconds")
-        return {
-            **{name: getattr(self, name) for name in plain},
-            "options": asdict(self.options),
+        values = asdict(self)
+        values["steps"] = values.pop("step_sizes")
+        del values["short_runs"]
+        return values | {
             "estimates": self.estimates.to_dict(),
-            "verdict": asdict(self.verdict),
             "rehearsal": self.short_runs.to_dict(),
-            "steps": self.step_sizes,
-            "points": [asdict(p) for p in self.points],
         }
 
     def __str__(self) -> str:
@@ -154,9 +142,8 @@ def diagnose(
         True
     """
     task = NeuralTask(model, clients, loss, batch_size=batch_size, seed=seed, collate=collate)
-    return diagnose_task(
-        task, title=type(model).__name__, seed=seed, options=options, observe=observe
-    )
+    title = type(model).__name__
+    return diagnose_task(task, title=title, seed=seed, options=options, observe=observe)
 
 
 def diagnose_task(
@@ -164,27 +151,27 @@ def diagnose_task(
     *,
     title: str,
     seed: int = 0,
-    start: tuple[Tensor, Buffers] | None = None,
+    start: State | None = None,
     options: DiagnosisOptions | None = None,
     observe: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Diagnose any task, from its initial state or from another one."""
     began = time.perf_counter()
     options = options or DiagnosisOptions()
-    x, buffers = start or task.initial()
+    start = start or task.initial()
     with _one_thread():
         measurer = Measurer(task, options, seed)
-        path = descend(measurer, x, buffers, options, observe)
+        path = descend(measurer, start, options, observe)
         estimates = estimate(path.points, path.losses, seed)
         threshold = first_threshold(path.points, estimates)
-        runner = ShortRunner(task, measurer, (x, buffers), threshold, options.rehearsal, observe)
+        runner = ShortRunner(task, measurer, start, threshold, options.rehearsal, observe)
         runs = try_settings(runner, first_eta(path.step_sizes, path.losses), options.local_steps)
     return Diagnosis(
         title=title,
         options=options,
         seed=seed,
         clients=task.num_clients,
-        parameters=x.numel(),
+        parameters=start[0].numel(),
         points=path.points,
         step_sizes=path.step_sizes,
         short_runs=runs,
@@ -205,10 +192,9 @@ def _notes(path: Trajectory, options: DiagnosisOptions) -> tuple[str, ...]:
             f"{sum(c.converged for c in sought)} of {len(sought)} Hessian norms converged to a "
             f"relative error of {options.tolerance:g} in {options.iterations} power iterations."
         )
-    if len(path.step_sizes) < options.steps:
-        notes.append(
-            f"Gradient descent ended after {len(path.step_sizes)} steps: f fell no further."
-        )
+    steps = len(path.step_sizes)
+    if steps < options.steps:
+        notes.append(f"Gradient descent ended after {steps} steps: f fell no further.")
     return tuple(notes)
 
 

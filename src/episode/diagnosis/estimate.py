@@ -8,17 +8,34 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from episode.diagnosis.envelope import RESAMPLES, Envelope, fit
 from episode.diagnosis.measure import Curvature, Point
 from episode.errors import EpisodeError
 from episode.randomness import derive
 from episode.theory.constants import Constants, Smoothing
 from episode.theory.plan import clipping_threshold
 
+Array = npt.NDArray[np.float64]
+RESAMPLES = 400
+"""Bootstrap samples."""
 USUAL_SHARE = 0.95
 """Share of the corrected steps on the path that clipping should leave alone. The 11σ in the
 theorem's γ/η has the same purpose, and σ is estimated with the same share."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A line with y ≤ intercept + slope·x at every point that was measured.
+
+    The ranges contain 90% of the lines fitted to bootstrap samples.
+    """
+
+    intercept: float
+    slope: float
+    intercept_range: tuple[float, float]
+    slope_range: tuple[float, float]
+    points: int
 
 
 @dataclass(frozen=True)
@@ -57,17 +74,13 @@ class Estimates:
     def rho(self) -> float:
         return self.heterogeneity.slope
 
-    def constants(self) -> Constants | None:
-        """Return the constants for the theorem, or None if L0 or Δ is 0."""
-        if self.L0 <= 0 or self.delta <= 0:
-            return None
-        return Constants(self.L0, self.L1, self.sigma, self.kappa, self.rho, self.delta)
-
     @property
     def theorem_threshold(self) -> float:
-        """γ/η of Theorem 1 for these estimates; NaN if it does not apply to them."""
-        constants = self.constants()
-        return clipping_threshold(constants, Smoothing()) if constants else math.nan
+        """γ/η of Theorem 1 for these estimates; NaN if L0 or Δ is 0, where it does not apply."""
+        if self.L0 <= 0 or self.delta <= 0:
+            return math.nan
+        constants = Constants(self.L0, self.L1, self.sigma, self.kappa, self.rho, self.delta)
+        return clipping_threshold(constants, Smoothing())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -123,3 +136,56 @@ def _range_of_largest(values: Sequence[float], seed: int) -> tuple[float, float]
     drawn = generator.choice(np.asarray(values), (RESAMPLES, len(values))).max(axis=1)
     low, high = np.quantile(drawn, [0.05, 0.95])
     return float(low), float(high)
+
+
+def fit(rows: Sequence[tuple[float, float, int]], seed: int, least: float = 0.0) -> Envelope:
+    """Fit the line above all (x, y, group) with the smallest mean distance; slope ≥ `least`.
+
+    The bootstrap resamples groups (points of the descent), because the clients at one point are not
+    independent. It knows nothing about unvisited places: the true bound may lie above its range.
+    """
+    if len(rows) < 2:
+        raise EpisodeError(f"An envelope needs 2 points or more, but there are {len(rows)}.")
+    xs, ys, groups = np.array(rows, float).T
+    line = lowest_line(xs, ys, least)
+    members = [np.flatnonzero(groups == name) for name in np.unique(groups)]
+    generator = np.random.default_rng(derive(seed, "envelope"))
+    lines = []
+    for _ in range(RESAMPLES):
+        drawn = generator.integers(len(members), size=len(members))
+        chosen = np.concatenate([members[k] for k in drawn])
+        lines.append(lowest_line(xs[chosen], ys[chosen], least))
+    low, high = np.quantile(lines, [0.05, 0.95], axis=0).tolist()
+    return Envelope(*line, (low[0], high[0]), (low[1], high[1]), len(rows))
+
+
+def lowest_line(x: Array, y: Array, least: float = 0.0) -> tuple[float, float]:
+    """Return (a, b) with a + bx ≥ y, a ≥ 0 and b ≥ least that minimises a + b·mean(x).
+
+    For a slope b the best a is max(0, max(y - bx)), so the objective is convex and piecewise linear
+    in b, with corners only at slopes of the upper hull and where a becomes 0.
+    """
+    hull = _upper_hull(x, y)
+    hx, hy = x[hull], y[hull]
+    slopes = np.diff(hy) / np.diff(hx)
+    positive = x > 0
+    through_origin = (y[positive] / x[positive]).max(initial=least)
+    candidates = np.clip(np.concatenate([slopes, [least, through_origin]]), least, None)
+    a = np.maximum(0.0, (hy - candidates[:, None] * hx).max(axis=1))
+    best = int(np.argmin(a + candidates * x.mean()))
+    return float(a[best]), float(candidates[best])
+
+
+def _upper_hull(x: Array, y: Array) -> npt.NDArray[np.intp]:
+    """Return the indices of the upper hull from left to right, each x once."""
+    hull: list[int] = []
+    for k in np.lexsort((-y, x)):
+        if hull and x[k] == x[hull[-1]]:
+            continue
+        while len(hull) > 1:
+            i, j = hull[-2:]
+            if (x[j] - x[i]) * (y[k] - y[i]) < (y[j] - y[i]) * (x[k] - x[i]):
+                break  # point j is above the line from point i to point k
+            hull.pop()
+        hull.append(int(k))
+    return np.array(hull)

@@ -10,7 +10,7 @@ import numpy as np
 
 from episode.diagnosis.estimate import USUAL_SHARE, Estimates, usual_step_norm
 from episode.diagnosis.measure import Point
-from episode.diagnosis.short_runs import CLIPPED, ShortRuns
+from episode.diagnosis.short_runs import CLIPPED, ShortRuns, matching
 
 GLOSSARY = (
     "f is the training loss, f_i that of client i, F_i the same on one batch, and ‖∇f‖ the norm of "
@@ -32,8 +32,8 @@ class Finding:
 def clipping(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Finding:
     """Say whether and from which η on clipping is needed."""
     plain, clipped = runs.plain, runs.clipped
-    kind = CLIPPED, plain.local_steps
-    halfway = min(r.half for r in runs.runs if (r.algorithm, r.local_steps) == kind)
+    rivals = matching(runs.runs, algorithm=CLIPPED, local_steps=plain.local_steps)
+    halfway = min(r.half for r in rivals)
     measured = (
         f"In short runs of {runs.iterations} iterations, plain (unclipped) steps with "
         f"η = {plain.eta:.2g} took f from {plain.before:.3g} to {plain.after:.3g}, and clipped "
@@ -61,14 +61,14 @@ def clipping(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Finding:
 
 
 def _curvature(points: Sequence[Point], e: Estimates) -> str:
-    seen = [c for p in points for c in (p.hessian or p.path)]
+    seen = [c for p in points for c in p.curvature]
     smoothness = [c.smoothness for c in seen]
     correlation = rank_correlation([c.gradient_norm for c in seen], smoothness)
     low, high = e.smoothness.slope_range
     source = "the Hessian" if e.smoothness_from == "Hessian" else "gradients along the path"
     return (
         f"The curvature of the loss, measured from {source}, has a lower quartile of "
-        f"{float(np.quantile(smoothness, 0.25)):.3g}, a maximum of {max(smoothness):.3g} and a "
+        f"{np.quantile(smoothness, 0.25):.3g}, a maximum of {max(smoothness):.3g} and a "
         f"rank correlation of {correlation:+.2f} with the gradient norm. It stays below "
         f"{e.L0:.3g} + {e.L1:.3g}·‖∇f_i‖, where the slope L1 is between {low:.3g} and {high:.3g}."
     )
@@ -76,9 +76,9 @@ def _curvature(points: Sequence[Point], e: Estimates) -> str:
 
 def correction(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Finding:
     """Say whether corrections for client drift are needed."""
-    difference = _median([p.disagreement for p in points])
-    noise = _ratio(difference, _median([n for p in points for n in p.noise]))
-    signal = _ratio(difference, _median([p.gradient_norm for p in points]))
+    difference = np.median([p.disagreement for p in points])
+    noise = _ratio(difference, np.median([n for p in points for n in p.noise]))
+    signal = _ratio(difference, np.median([p.gradient_norm for p in points]))
     chosen = runs.chosen
     advice = "use them" if runs.needs_correction else "they do not pay off, so leave them out"
     return Finding(
@@ -118,7 +118,7 @@ def threshold(
 
 def step_size(runs: ShortRuns, accepted: Sequence[float]) -> Finding:
     """Say which η to start from; `accepted` are the step sizes of the line search."""
-    tried = sorted({r.eta for r in runs.runs if r.algorithm == runs.chosen.algorithm})
+    tried = sorted({r.eta for r in matching(runs.runs, algorithm=runs.chosen.algorithm)})
     low, middle, high = np.quantile(accepted, [0.25, 0.5, 0.75])
     return Finding(
         "Which step size?",
@@ -131,8 +131,7 @@ def step_size(runs: ShortRuns, accepted: Sequence[float]) -> Finding:
 
 def local_steps(runs: ShortRuns) -> Finding:
     """Say how many local steps per round pay off."""
-    setting = runs.chosen.algorithm, runs.chosen.eta
-    tried = [r for r in runs.runs if (r.algorithm, r.eta) == setting]
+    tried = matching(runs.runs, algorithm=runs.chosen.algorithm, eta=runs.chosen.eta)
     tried.sort(key=lambda r: r.local_steps)
     ends = ", ".join(f"{r.after:.3g} (I = {r.local_steps}, halfway {r.half:.3g})" for r in tried)
     return Finding(
@@ -179,15 +178,11 @@ def limits(e: Estimates, runs: ShortRuns) -> tuple[str, ...]:
 
 def rank_correlation(x: Sequence[float], y: Sequence[float]) -> float:
     """Return Spearman's correlation: +1 if y rises whenever x does, 0 if either is constant."""
-    ranks = [np.argsort(np.argsort(v)).astype(float) for v in (x, y)]
     if min(np.ptp(x), np.ptp(y)) == 0:
         return 0.0
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    ranks = np.argsort(np.argsort([x, y]))
+    return float(np.corrcoef(*ranks)[0, 1])
 
 
-def _ratio(a: float, b: float) -> str:
+def _ratio(a: np.floating, b: np.floating) -> str:
     return f"{a / b:.2g}" if b > 0 else "∞"
-
-
-def _median(values: Sequence[float]) -> float:
-    return float(np.median(values))

@@ -8,6 +8,7 @@ are corrected for the noise that is left in the means.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +24,8 @@ from episode.federation.state import Buffers
 from episode.randomness import generator
 from episode.tasks.neural import NeuralTask
 
+State = tuple[Tensor, Buffers]
+"""A point, and the model's buffers there."""
 UNUSED_EPOCH = 1_000_000
 """Epoch from which measuring batches are taken: training never gets that far."""
 
@@ -67,19 +70,22 @@ class Point:
     path: list[Curvature] = field(default_factory=list)
     """Largest ‖∇F_i(x + td) - ∇F_i(x)‖/‖td‖ along the step d that follows, on one batch."""
 
+    @property
+    def curvature(self) -> list[Curvature]:
+        """The norms of client Hessians, or smoothness along the path if there are none."""
+        return self.hessian or self.path
+
 
 class Measurer:
     """Measures a task on fixed batches."""
 
     def __init__(self, task: Task, options: DiagnosisOptions, seed: int) -> None:
-        _check_enough(task)
         self.clients = range(task.num_clients)
         self._options = options
         self._seed = seed
         self._objective = task.objective()
         self._buffers = Buffers()
-        self._available = [_whole_batches(task, c) for c in self.clients]
-        """Batches that each client has; None if they never end."""
+        self._available = _whole_batches(task)
         self.batches = [min(options.batches, m or options.batches) for m in self._available]
         self._eigenvectors: dict[int, Tensor] = {}
         """Where the power iteration of each client starts at the next point."""
@@ -93,11 +99,11 @@ class Measurer:
         """Return f and ∇f at the current point, over all measuring batches."""
         total, sums = 0.0, torch.zeros_like(self._objective.x)
         for client in self.clients:
-            count = self.batches[client]
-            for k in range(count):
+            parts = self.batches[client] * len(self.clients)
+            for k in range(self.batches[client]):
                 loss, gradient = self.gradient(client, k)
-                total += loss / (count * len(self.clients))
-                sums.add_(gradient, alpha=1 / (count * len(self.clients)))
+                total += loss / parts
+                sums.add_(gradient, alpha=1 / parts)
         return total, sums
 
     def gradient(self, client: int, index: int) -> tuple[float, Tensor]:
@@ -140,16 +146,16 @@ class Measurer:
         found = []
         for client in sorted({round(c) for c in spread}):
             count = min(options.hessian_batches, self.batches[client])
-            norm = self._client(client, count).norm
-            product = self._mean_product(client, count)
             start = self._eigenvectors.get(client)
             if start is None:
                 random = generator(self._seed, "eigenvector", client)
-                start = torch.randn(self._objective.x.shape, generator=random)
-                start = start.to(self._objective.x)
+                x = self._objective.x
+                start = torch.randn(x.shape, generator=random).to(x)
+            product = self._mean_product(client, count)
             top = top_eigenvalue(product, start, options.tolerance, options.iterations)
             # A little of the old start keeps other directions in sight at the next point.
             self._eigenvectors[client] = top.vector + 0.1 * start / start.norm()
+            norm = self._client(client, count).norm
             found.append(Curvature(client, norm, top.norm, top.iterations, top.converged))
         return found
 
@@ -157,7 +163,7 @@ class Measurer:
         """Measure smoothness along the step d from the current point, on one batch per client."""
         origin = self._objective.x.clone()
         before = [self.gradient(c, 0)[1] for c in self.clients]
-        largest = [0.0 for _ in self.clients]
+        largest = [0.0] * len(before)
         for piece in range(1, pieces + 1):
             share = piece / pieces
             self._objective.x.copy_(origin).add_(d, alpha=share)
@@ -170,16 +176,7 @@ class Measurer:
     def _client(self, client: int, count: int) -> _ClientGradients:
         """Measure one client on its first `count` batches."""
         pairs = [self.gradient(client, k) for k in range(count)]
-        gradients = torch.stack([gradient for _, gradient in pairs])
-        mean = gradients.mean(0)
-        deviations = (gradients - mean).norm(dim=1)
-        # The mean contains each gradient, so deviations from it are too small by a factor.
-        variance = deviations.square().sum().item() / max(count - 1, 1)
-        available = self._available[client]
-        share = count / available if available else 0.0
-        noise_of_mean = variance * (1 - share) / count
-        loss = sum(loss for loss, _ in pairs) / count
-        return _ClientGradients(loss, gradients, mean, variance, deviations, noise_of_mean)
+        return _ClientGradients(pairs, self._available[client])
 
     def _mean_product(self, client: int, count: int) -> HessianProduct:
         self._objective.load_buffers(self._buffers)
@@ -203,43 +200,44 @@ class Measurer:
         return Draw(client, "probe", UNUSED_EPOCH * (self._available[client] or 1) + index)
 
 
-@dataclass
 class _ClientGradients:
-    loss: float
-    gradients: Tensor
-    mean: Tensor
-    variance: float
-    deviations: Tensor
-    noise_of_mean: float
-    """Variance that is left in the mean: 0 if it is over all batches of the client."""
+    """Statistics of (loss, gradient) pairs on some of the batches that a client has."""
 
-    @property
-    def norm(self) -> float:
+    def __init__(self, pairs: Sequence[tuple[float, Tensor]], available: int | None) -> None:
+        count = len(pairs)
+        self.loss = sum(loss for loss, _ in pairs) / count
+        self.gradients = torch.stack([gradient for _, gradient in pairs])
+        self.mean = self.gradients.mean(0)
+        self.deviations = (self.gradients - self.mean).norm(dim=1)
+        # The mean contains each gradient, so deviations from it are too small by a factor.
+        self.variance = self.deviations.square().sum().item() / max(count - 1, 1)
+        share = count / available if available else 0.0
+        self.noise_of_mean = self.variance * (1 - share) / count
+        """Variance that is left in the mean: 0 if it is over all batches of the client."""
+        self.norm = _root(self.mean.square().sum().item() - self.noise_of_mean)
         """Norm of the mean, corrected for the noise left in it."""
-        return _root(self.mean.square().sum().item() - self.noise_of_mean)
 
 
-def _check_enough(task: Task) -> None:
-    """Raise an error if there are too few clients or batches to estimate anything."""
+def _whole_batches(task: Task) -> list[int] | list[None]:
+    """Return how many whole batches each client has; None if they never end.
+
+    Raises:
+        EpisodeError: There are too few clients or batches to estimate anything.
+    """
     if task.num_clients < 2:
         raise EpisodeError(
             "There is one client, but measuring how clients differ needs 2 or more: split the data."
         )
-    for client in range(task.num_clients):
-        if _whole_batches(task, client) == 1:
-            raise EpisodeError(
-                f"Client {client} has {task.examples(client)} examples, which make a single batch, "
-                "but measuring noise needs 2 or more: use a smaller batch_size or leave the client "
-                "out."
-            )
-
-
-def _whole_batches(task: Task, client: int) -> int | None:
-    """Return how many whole batches a client has; None if they never end."""
     if not isinstance(task, NeuralTask):
-        return None
-    held = task.batches[client]
-    return held.examples // held.batch_size
+        return [None] * task.num_clients
+    counts = [held.examples // held.batch_size for held in task.batches]
+    if 1 in counts:
+        client = counts.index(1)
+        raise EpisodeError(
+            f"Client {client} has {task.examples(client)} examples, which make a single batch, but "
+            "measuring noise needs 2 or more: use a smaller batch_size or leave the client out."
+        )
+    return counts
 
 
 def _root(square: float) -> float:

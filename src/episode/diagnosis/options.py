@@ -41,11 +41,12 @@ class DiagnosisOptions:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            kinds, words = (
+                (int, "whole number") if name != "tolerance" else ((int, float), "number")
+            )
             least = _LEAST.get(name, 1)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or value < least:
-                raise EpisodeError(f"{name} is {value!r}: it must be a number of {least} or more.")
-            if name != "tolerance" and not isinstance(value, int):
-                raise EpisodeError(f"{name} is {value!r}: it must be a whole number.")
+            if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
+                raise EpisodeError(f"{name} is {value!r}: it must be a {words} of {least} or more.")
 
     def measured_steps(self) -> list[int]:
         """Return the steps to measure at: 0, the last, and others evenly on a log scale."""

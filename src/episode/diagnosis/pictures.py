@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from episode.diagnosis.diagnose import Diagnosis
-from episode.diagnosis.short_runs import CLIPPED, PLAIN
+from episode.diagnosis.short_runs import CLIPPED, PLAIN, ShortRun, matching
 from episode.results.figures import as_image, new_figure
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#777777"
 
 
-def draw(d: Diagnosis, kind: str = "svg") -> dict[str, bytes]:
-    """Return each figure by its title, as SVG or PNG."""
+def draw(d: Diagnosis) -> dict[str, str]:
+    """Return each figure by its title, as an SVG element."""
     made = {}
     for name, panel in PANELS.items():
         figure = new_figure(figsize=(6.4, 4.2), layout="constrained")
@@ -25,7 +24,8 @@ def draw(d: Diagnosis, kind: str = "svg") -> dict[str, bytes]:
         axis.spines[["top", "right"]].set_visible(False)
         if axis.get_legend_handles_labels()[0]:
             axis.legend(frameon=False, fontsize=9)
-        made[name] = as_image(figure, kind)
+        image = as_image(figure, "svg").decode()
+        made[name] = image[image.index("<svg") :]  # without the declarations of a file of its own
     return made
 
 
@@ -40,8 +40,7 @@ def smoothness(axis: Any, d: Diagnosis) -> None:
     ):
         shown = [(c.gradient_norm, c.smoothness) for c in found if c.smoothness > 0]
         if shown:
-            x, y = zip(*shown, strict=True)
-            axis.plot(x, y, mark, color=colour, ms=4.5, alpha=0.7, label=name)
+            axis.plot(*zip(*shown, strict=True), mark, color=colour, ms=4.5, alpha=0.7, label=name)
     norms = [c.gradient_norm for c in by_hessian or on_path if c.gradient_norm > 0]
     if norms:
         span = np.geomspace(min(norms), max(norms), 100)
@@ -69,12 +68,10 @@ def noise(axis: Any, d: Diagnosis) -> None:
     axis.plot(steps, [p.gradient_norm for p in d.points], "-", color=BLUE, label="gradient, ‖∇f‖")
     difference = [p.disagreement for p in d.points]
     axis.plot(steps, difference, "--", color=RED, label="difference between clients")
-    middle = [float(np.median(p.noise)) for p in d.points]
+    low, middle, high = np.quantile([p.noise for p in d.points], [0, 0.5, 1], axis=1)
     axis.plot(steps, middle, "-.", color=GREEN, label="noise of a batch (median client)")
-    axis.fill_between(
-        steps, [min(p.noise) for p in d.points], [max(p.noise) for p in d.points],
-        color=GREEN, alpha=0.15, label="noise of a batch (all clients)",
-    )  # fmt: skip
+    band = {"color": GREEN, "alpha": 0.15, "label": "noise of a batch (all clients)"}
+    axis.fill_between(steps, low, high, **band)
     axis.set(xscale="log", yscale="log", xlabel="step of gradient descent, from 1", ylabel="norm")
 
 
@@ -85,8 +82,8 @@ def step_sizes(axis: Any, d: Diagnosis) -> None:
         (CLIPPED, "with clipping", BLUE, "o-"),
         (PLAIN, "without clipping", ORANGE, "x--"),
     ):
-        found = [r for r in d.short_runs.runs if (r.algorithm, r.local_steps) == (name, first)]
-        _final_losses(axis, d, [(r.eta, r.after) for r in found], label, colour, mark)
+        found = matching(d.short_runs.runs, algorithm=name, local_steps=first)
+        _final_losses(axis, d, "eta", found, label, colour, mark)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
     axis.set(xlabel=f"η, step size (with I = {first} local steps per round)")
@@ -95,11 +92,11 @@ def step_sizes(axis: Any, d: Diagnosis) -> None:
 def local_steps(axis: Any, d: Diagnosis) -> None:
     """Draw the final loss of short runs against I, with corrections and without."""
     chosen, runs = d.short_runs.chosen, d.short_runs
-    found = [r for r in runs.runs if (r.algorithm, r.eta) == (chosen.algorithm, chosen.eta)]
-    pairs = [(r.local_steps, r.after) for r in found]
-    _final_losses(axis, d, pairs, f"{chosen.algorithm}, η = {chosen.eta:.2g}", BLUE, "o-")
+    found = matching(runs.runs, algorithm=chosen.algorithm, eta=chosen.eta)
+    label = f"{chosen.algorithm}, η = {chosen.eta:.2g}"
+    _final_losses(axis, d, "local_steps", found, label, BLUE, "o-")
     for run, colour, mark in ((runs.uncorrected, ORANGE, "x"), (runs.remembered, GREEN, "+")):
-        _final_losses(axis, d, [(run.local_steps, run.after)], run.algorithm, colour, mark)
+        _final_losses(axis, d, "local_steps", [run], run.algorithm, colour, mark)
     counts = sorted({r.local_steps for r in found})
     axis.set_xscale("log", base=2)
     axis.set_xticks(counts, [str(c) for c in counts])
@@ -107,16 +104,11 @@ def local_steps(axis: Any, d: Diagnosis) -> None:
 
 
 def _final_losses(
-    axis: Any,
-    d: Diagnosis,
-    pairs: Iterable[tuple[float, float]],
-    label: str,
-    colour: str,
-    mark: str,
+    axis: Any, d: Diagnosis, x: str, runs: list[ShortRun], label: str, colour: str, mark: str
 ) -> None:
-    """Draw (setting, loss) pairs and the initial loss; cut off at twice the initial loss."""
+    """Draw final losses against setting x; those over twice the initial loss are cut off."""
     before = d.short_runs.plain.before
-    shown = sorted((x, min(y, before + abs(before))) for x, y in pairs)
+    shown = sorted((getattr(r, x), min(r.after, before + abs(before))) for r in runs)
     axis.plot(*zip(*shown, strict=True), mark, color=colour, ms=7, label=label)
     axis.axhline(before, color=GREY, linewidth=1)
     axis.set(ylabel=f"f after {d.short_runs.iterations} iterations (line: at the start)")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from episode.core.algorithm import ALGORITHMS
 from episode.core.schedule import Schedule
-from episode.diagnosis.measure import Measurer
+from episode.diagnosis.measure import Measurer, State
 from episode.engines.simulation import Simulation
 from episode.federation.protocols import Task
 from episode.federation.rounds import Plan, Rounds
@@ -117,14 +118,13 @@ class ShortRuns:
 
         Clipping is needed from that η on, even if it is not at the chosen η.
         """
-        first = [r for r in self.runs if r.local_steps == self.plain.local_steps]
-        by_setting = {(r.algorithm, r.eta): r for r in first}
-        for eta in sorted({r.eta for r in first if r.eta > self.plain.eta}):
-            plain, clipped = by_setting.get((PLAIN, eta)), by_setting.get((CLIPPED, eta))
-            if not (plain and clipped and clipped.descends) or plain.equals(self.plain):
-                continue
-            if not plain.equals(clipped):
-                return plain, clipped
+        first = matching(self.runs, local_steps=self.plain.local_steps)
+        clipped = {r.eta: r for r in first if r.algorithm == CLIPPED and r.descends}
+        larger = [r for r in matching(first, algorithm=PLAIN) if r.eta > self.plain.eta]
+        for plain in sorted(larger, key=lambda r: r.eta):
+            rival = clipped.get(plain.eta)
+            if rival and not plain.equals(self.plain) and not plain.equals(rival):
+                return plain, rival
         return None
 
     @property
@@ -147,12 +147,15 @@ class ShortRuns:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        names = ("plain", "clipped", "plain_there", "chosen", "uncorrected", "remembered")
-        return {
-            "iterations": self.iterations,
-            **{name: asdict(getattr(self, name)) for name in names},
-            "trials": [asdict(run) for run in self.runs],
-        }
+        values = asdict(self)
+        values["trials"] = values.pop("runs")
+        del values["beyond"]
+        return values
+
+
+def matching(runs: Sequence[ShortRun], **settings: object) -> list[ShortRun]:
+    """Return the runs with these settings, such as `algorithm=PLAIN, local_steps=4`."""
+    return [r for r in runs if settings.items() <= vars(r).items()]
 
 
 def try_settings(runner: ShortRunner, eta: float, most: int) -> ShortRuns:
@@ -162,7 +165,8 @@ def try_settings(runner: ShortRunner, eta: float, most: int) -> ShortRuns:
     clipped = runner.best_eta(CLIPPED, eta, first)
     plain_there = runner.run(PLAIN, clipped.eta, first)
     tried = tuple(runner.done.values())
-    fast_enough = [r for r in tried if r.algorithm == PLAIN and _keeps_up_with_clipping(r, tried)]
+    unclipped = matching(tried, algorithm=PLAIN)
+    fast_enough = [r for r in unclipped if _keeps_up_with_clipping(r, tried)]
     if plain not in fast_enough:
         plain = min(fast_enough, key=lambda r: r.eta, default=plain)
     chosen, beyond = runner.most_local_steps(plain if fast_enough else clipped, most)
@@ -180,7 +184,7 @@ class ShortRunner:
 
     task: Task
     measurer: Measurer
-    start: tuple[Tensor, Buffers]
+    start: State
     threshold: float
     iterations: int
     observe: Callable[[str], None] = lambda _: None
@@ -197,11 +201,9 @@ class ShortRunner:
         if key not in self.done:
             setting = f"{algorithm}, η = {eta:.3g}, I = {local_steps}"
             self.observe(f"Short run {len(self.done) + 1}: {setting}")
-            half, *last = self._losses(algorithm, eta, local_steps)
-            mean = sum(last) / len(last)
-            self.done[key] = ShortRun(
-                algorithm, eta, self.threshold, local_steps, self.before, half, max(last), mean
-            )
+            half, *last = self._losses(*key)
+            losses = self.before, half, max(last), sum(last) / len(last)
+            self.done[key] = ShortRun(algorithm, eta, self.threshold, local_steps, *losses)
         return self.done[key]
 
     def best_eta(self, algorithm: str, first: float, local_steps: int) -> ShortRun:
@@ -252,15 +254,12 @@ class ShortRunner:
         server = ServerState(x.clone(), buffers, round=UNUSED_ROUND)
         due = [max(math.ceil(share * rounds), 1) for share in MEASURED_AFTER]
         losses: dict[int, float] = {}
-        engine = Simulation(self.task, algorithm)
-        try:
+        with closing(Simulation(self.task, algorithm)) as engine:
             player = Rounds(Plan(algorithm, schedule, rounds, local_steps), self.task, engine)
             for played in range(1, rounds + 1):
                 player.play(server)
                 if played in due:
                     losses[played] = self._loss(server.x, server.buffers)
-        finally:
-            engine.close()
         return [losses[played] for played in due]
 
     def _loss(self, x: Tensor, buffers: Buffers) -> float:
@@ -271,5 +270,5 @@ class ShortRunner:
 
 def _keeps_up_with_clipping(plain: ShortRun, runs: Sequence[ShortRun]) -> bool:
     """Whether this plain run keeps up with clipped ones at every η that was tried."""
-    rivals = (r for r in runs if (r.algorithm, r.local_steps) == (CLIPPED, plain.local_steps))
+    rivals = matching(runs, algorithm=CLIPPED, local_steps=plain.local_steps)
     return all(plain.keeps_up(r) for r in rivals if r.descends)

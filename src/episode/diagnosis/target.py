@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from episode.diagnosis.diagnose import Diagnosis, diagnose_task
+from episode.diagnosis.measure import State
 from episode.diagnosis.options import DiagnosisOptions
 from episode.errors import EpisodeError, unknown
 from episode.federation import checkpoint
-from episode.federation.state import Buffers
 from episode.results.store import CHECKPOINT, CONFIG
 from episode.runs.config import Experiment, read_experiment
 from episode.runs.trainer import check_device
@@ -25,7 +23,7 @@ class Target:
 
     title: str
     experiment: Experiment
-    start: tuple[Tensor, Buffers] | None = None
+    start: State | None = None
 
     def diagnose(self, options: DiagnosisOptions, observe: Callable[[str], None]) -> Diagnosis:
         """Build the task and diagnose it."""
@@ -52,24 +50,23 @@ def read_target(what: str | None, settings: Sequence[str] = ()) -> Target:
         if path.suffix or "/" in what:
             raise EpisodeError(f"There is no config or folder {what}: give a path that exists.")
         raise unknown("task", what, TASKS)
-    if path.is_dir() and not (path / CONFIG).is_file():
-        raise EpisodeError(
-            f"{what} has no {CONFIG}, so it is not a run's folder: give one that is."
-        )
+    if path.is_dir():
+        return _read_run(path, settings)
     experiment = read_experiment(path, settings)
-    if not path.is_dir():
-        return Target(f"{experiment.task_name} ({path.name})", experiment)
-    return _from_folder(path, experiment, bool(settings))
+    return Target(f"{experiment.task_name} ({path.name})", experiment)
 
 
-def _from_folder(path: Path, experiment: Experiment, changed: bool) -> Target:
+def _read_run(path: Path, settings: Sequence[str]) -> Target:
     stored = path / CHECKPOINT
+    if not (path / CONFIG).is_file():
+        raise EpisodeError(f"{path} has no {CONFIG}, so it is not a run's folder: give another.")
     if not stored.exists():
         raise EpisodeError(f"{path} has no checkpoint yet: wait, or diagnose its task by name.")
-    if changed:
+    if settings:
         raise EpisodeError(
             f"{path} is a run with fixed settings: leave out --set, or diagnose its task by name."
         )
+    experiment = read_experiment(path)
     server, _ = checkpoint.load(stored, experiment.id, experiment.engine.device)
     title = f"{experiment.task_name}, {experiment.algorithm.label} after {server.round} rounds"
     return Target(title, experiment, (server.x, server.buffers))

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from episode.diagnosis.measure import Measurer, Point
+from episode.diagnosis.measure import Measurer, Point, State
 from episode.diagnosis.options import DiagnosisOptions
 from episode.errors import EpisodeError, NotTwiceDifferentiableError
-from episode.federation.state import Buffers
 
 SUFFICIENT_DECREASE = 0.3
 """Share of the decrease predicted by ∇f that a step must deliver (Armijo's rule)."""
@@ -33,60 +32,53 @@ class Trajectory:
     hessian_error: str | None = None
     """Why the Hessian was not measured; None if it was."""
 
+    def measure(self, measurer: Measurer, step: int) -> None:
+        """Add a point with everything but `path`; no Hessians after they have failed once."""
+        self.points.append(measurer.point(step))
+        if self.hessian_error is None:
+            try:
+                self.points[-1].hessian = measurer.hessian_norms()
+            except NotTwiceDifferentiableError as error:
+                self.hessian_error = str(error)
+
 
 def descend(
-    measurer: Measurer,
-    x: Tensor,
-    buffers: Buffers,
-    options: DiagnosisOptions,
-    observe: Callable[[str], None] = lambda _: None,
+    measurer: Measurer, start: State, options: DiagnosisOptions, observe: Callable[[str], None]
 ) -> Trajectory:
-    """Descend from x, and measure at the points that the options ask for."""
+    """Descend from the start, and measure at the points that the options ask for."""
     trajectory = Trajectory()
     measured = options.measured_steps()
-    size = 1.0
+    size, (x, buffers) = 1.0, start
     measurer.move_to(x, buffers)
     loss, gradient = measurer.mean_gradient()
     for step in range(options.steps + 1):
         _check_finite(loss, gradient, step)
         trajectory.losses.append(loss)
-        point = None
         if step in measured:
             measurer.move_to(x, buffers)
             observe(f"Measuring point {len(trajectory.points) + 1} of {len(measured)}")
-            point = _measure(measurer, step, trajectory)
-        found = _line_search(measurer, x, buffers, loss, gradient, size)
+            trajectory.measure(measurer, step)
+        found = _line_search(measurer, (x, buffers), loss, gradient, size)
         if found is None:
             break
         size, loss, next_gradient = found
-        if point is not None:
+        if step in measured:
             measurer.move_to(x, buffers)
-            point.path = measurer.smoothness_along(-size * gradient)
+            trajectory.points[-1].path = measurer.smoothness_along(-size * gradient)
         trajectory.step_sizes.append(size)
         x, gradient = x - size * gradient, next_gradient
         size *= 2
     return trajectory
 
 
-def _measure(measurer: Measurer, step: int, trajectory: Trajectory) -> Point:
-    point = measurer.point(step)
-    if trajectory.hessian_error is None:
-        try:
-            point.hessian = measurer.hessian_norms()
-        except NotTwiceDifferentiableError as error:
-            trajectory.hessian_error = str(error)
-    trajectory.points.append(point)
-    return point
-
-
 def _line_search(
-    measurer: Measurer, x: Tensor, buffers: Buffers, loss: float, gradient: Tensor, size: float
+    measurer: Measurer, start: State, loss: float, gradient: Tensor, size: float
 ) -> tuple[float, float, Tensor] | None:
     """Return the first of size, size/2, size/4 … that lowers f enough, with f and ∇f there.
 
     Returns None if there is none: at a stationary point, or where rounding hides the decrease.
     """
-    square = gradient.square().sum().item()
+    (x, buffers), square = start, gradient.square().sum().item()
     for _ in range(60 if square > 0 else 0):
         measurer.move_to(x - size * gradient, buffers)
         reached, next_gradient = measurer.mean_gradient()

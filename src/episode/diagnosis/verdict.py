@@ -47,8 +47,8 @@ def first_threshold(points: Sequence[Point], e: Estimates) -> float:
 
     The theorem's value is the smaller one if the descent began where gradients are huge.
     """
-    usual, theorem = usual_step_norm(points), e.theorem_threshold
-    return theorem if theorem < usual else usual
+    # In this order, a theorem's value of NaN is never the minimum.
+    return min(usual_step_norm(points), e.theorem_threshold)
 
 
 def first_eta(step_sizes: Sequence[float], losses: Sequence[float]) -> float:
@@ -58,11 +58,8 @@ def first_eta(step_sizes: Sequence[float], losses: Sequence[float]) -> float:
     are accepted. `losses` are those before each step.
     """
     decrease = losses[0] - min(losses)
-    counted = [
-        size
-        for size, before in zip(step_sizes, losses, strict=False)
-        if before - min(losses) > 1e-3 * decrease
-    ]
+    pairs = zip(step_sizes, losses, strict=False)
+    counted = [size for size, before in pairs if before - min(losses) > 1e-3 * decrease]
     return float(np.median(counted or step_sizes))
 
 
@@ -70,7 +67,7 @@ def reach_verdict(
     points: Sequence[Point], e: Estimates, step_sizes: Sequence[float], runs: ShortRuns
 ) -> Verdict:
     """Draw conclusions from the points, estimates, accepted step sizes and short runs."""
-    smoothness = [c.smoothness for p in points for c in (p.hessian or p.path)]
+    smoothness = [c.smoothness for p in points for c in p.curvature]
     usual = float(np.quantile(smoothness, 0.25))
     norms = [n for p in points for n in p.sampled_norms]
     quantiles = {f"{s:.0%}": float(np.quantile(norms, s)) for s in (0.1, 0.25, 0.5, 0.75, 0.9)}

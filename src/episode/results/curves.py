@@ -63,8 +63,8 @@ def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> None:
     agg.print_png(png, pil_kwargs={"compress_level": 3})
     vector: Any = FigureCanvasPdf(figure)
     vector.print_pdf(pdf, metadata={"CreationDate": None})
-    for suffix, image in ((".png", png), (".pdf", pdf)):
-        write_bytes(stem.with_name(stem.name + suffix), image.getvalue())
+    write_bytes(stem.with_name(f"{stem.name}.png"), png.getvalue())
+    write_bytes(stem.with_name(f"{stem.name}.pdf"), pdf.getvalue())
 
 
 def draw_runs(runs: Sequence[StoredRun], path: Path, title: str) -> None:
@@ -117,10 +117,10 @@ def panel_figure(rows: Sequence[Sequence[Panel]]) -> Any:
 
 def _legend_columns(labels: Sequence[str], width: float) -> int:
     """Return how many labels fit side by side into so many inches, in rows of equal length."""
-    longest = max(len(label) for label in labels) if labels else 1
-    across = max(1, min(len(labels), int(width / (0.085 * longest + 0.55))))
-    lines = -(-len(labels) // across)
-    return max(1, -(-len(labels) // lines)) if labels else 1
+    longest = max(map(len, labels), default=1)
+    fitting = max(1, int(width / (0.085 * longest + 0.55)))
+    lines = max(1, math.ceil(len(labels) / fitting))
+    return max(1, math.ceil(len(labels) / lines))
 
 
 def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
@@ -132,12 +132,11 @@ def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
         colour, style = STYLES.get(line.algorithm, OTHER)
         finite = [(x, y) for x, y in zip(line.x, line.y, strict=True) if math.isfinite(y)]
         marker = line.marker or ("o" if len(finite) == 1 else None)
-        (handle,) = axis.plot(
+        (handles[line.label],) = axis.plot(
             [x for x, _ in finite], [y for _, y in finite], line.style or style,
             color=line.colour or colour, label=line.label, linewidth=1.6, marker=marker,
             markersize=4,
         )  # fmt: skip
-        handles[line.label] = handle
         if line.end_marker and finite:
             axis.plot(*finite[-1], line.end_marker, color=line.colour or colour)
     # At fixed places: looking for free ones would take a third of the time.

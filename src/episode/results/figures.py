@@ -1,13 +1,15 @@
-"""Matplotlib figures: colours of the algorithms, and figures as contents of files."""
+"""Matplotlib figures: colours of the algorithms, figures as files, and who has which labels."""
 
 from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
+from episode.results.store import write_bytes
 
 STYLES: dict[str, tuple[str, str]] = {
     "episode": ("#0072B2", "-"),
@@ -50,6 +52,36 @@ def as_image(figure: Any, kind: str) -> bytes:
     metadata = {"Date": None} if kind == "svg" else {}
     figure.savefig(image, format=kind, dpi=DPI, metadata=metadata)
     return image.getvalue()
+
+
+def draw_partition(
+    labels: Sequence[str],
+    counts: Sequence[Sequence[int]],
+    path: Path,
+    title: str,
+    clients: Sequence[str],
+) -> None:
+    """Draw clients against labels as a PNG: the darker, the larger a label's share of a client."""
+    shares = [[n / max(1, sum(row)) for n in row] for row in counts]
+    few_labels, few_clients = len(labels) <= 20, len(counts) <= 40
+    few = few_labels and few_clients
+    width = min(16, 2.5 + 0.75 * len(labels)) if few else 9
+    height = min(14, 1.6 + 0.42 * len(counts)) if few else 6
+    figure = new_figure(figsize=(max(5, width), max(3, height)), layout="constrained")
+    axis = figure.subplots()
+    colours = {"cmap": "Blues", "vmin": 0, "vmax": 1}
+    image = axis.imshow(shares, **colours, aspect="auto", interpolation="nearest")
+    axis.set(xlabel="label", ylabel="client", title=title)
+    if few_labels:
+        axis.set_xticks(range(len(labels)), labels, rotation=35 if len(labels) > 4 else 0)
+    if few_clients:
+        axis.set_yticks(range(len(counts)), clients)
+    cells = [(x, y, n) for y, row in enumerate(counts) for x, n in enumerate(row) if n and few]
+    for x, y, n in cells:
+        colour = "white" if shares[y][x] > 0.6 else "black"
+        axis.text(x, y, f"{n:,}", ha="center", va="center", color=colour, fontsize=8)
+    figure.colorbar(image, label="share of the client's examples")
+    write_bytes(path, as_image(figure, "png"))
 
 
 def check_target(path: Path, *suffixes: str) -> None:

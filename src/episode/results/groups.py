@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,16 +83,14 @@ def group_runs(runs: Sequence[StoredRun]) -> list[Group]:
             "compared: give runs of one task."
         )
     members: dict[str, list[StoredRun]] = {}
-    settings: dict[str, dict[str, Any]] = {}
     for run in without_copies(runs):
         own = settings_of(run.config)
         own.pop("seed", None)
-        key = json.dumps(own, sort_keys=True)
-        settings[key] = own
-        members.setdefault(key, []).append(run)
-    differing = differing_keys(settings.values())
-    return [Group({k: settings[key].get(k) for k in differing}, runs)
-            for key, runs in members.items()]  # fmt: skip
+        members.setdefault(json.dumps(own, sort_keys=True), []).append(run)
+    settings = [json.loads(key) for key in members]
+    differing = differing_keys(settings)
+    shown = [{k: own.get(k) for k in differing} for own in settings]
+    return [Group(*pair) for pair in zip(shown, members.values(), strict=True)]
 
 
 def without_copies(runs: Sequence[StoredRun]) -> list[StoredRun]:
@@ -126,11 +124,10 @@ def settings_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def differing_keys(settings: Iterable[Mapping[str, Any]]) -> list[str]:
+def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys whose values are not all equal; those of the algorithm come first."""
-    listed = list(settings)
-    keys = dict.fromkeys(k for s in listed for k in s)
-    differing = [k for k in keys if len({json.dumps(s.get(k)) for s in listed}) > 1]
+    keys = {k for s in settings for k in s}
+    differing = [k for k in keys if len({json.dumps(s.get(k)) for s in settings}) > 1]
     return sorted(differing, key=lambda k: (not k.startswith("algorithm"), k))
 
 
@@ -175,10 +172,9 @@ def value_text(value: Any, width: int = 1000) -> str:
 
 def metric_names(runs: Sequence[StoredRun]) -> list[str]:
     """Return the names of all metrics of these runs, with `LEADING_METRICS` first."""
-    names = dict.fromkeys(n for r in runs for n in r.summary.get("metrics", {}))
-    for run in runs:
-        if "metrics" not in run.summary:
-            names |= dict.fromkeys(n for r in run.rounds for n in r.get("metrics", {}))
+    ended = [r.summary for r in runs if "metrics" in r.summary]
+    others = [record for r in runs if "metrics" not in r.summary for record in r.rounds]
+    names = dict.fromkeys(n for record in (*ended, *others) for n in record.get("metrics", {}))
     order = {name: place for place, name in enumerate(LEADING_METRICS)}
     return sorted(names, key=lambda n: order.get(n, len(order)))
 

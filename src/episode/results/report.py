@@ -10,7 +10,7 @@ import math
 import shlex
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,8 @@ COLUMNS = (
 DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 """Plotly's names of matplotlib's line styles."""
 MOST_PARTITIONS = 12
-ENDINGS = {
-    "diverged": "diverged",
-    "failed": "failed",
-    "pruned": "stopped early by its study",
-    "running": "not finished",
-}
+ENDINGS = {"pruned": "stopped early by its study", "running": "not finished"}
+"""Words for a status that does not explain itself."""
 
 
 def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None:
@@ -52,21 +48,31 @@ def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None
     data = _page_data(runs, groups, columns)
     parts = {
         "title": html.escape(title),
-        "style": _page_file("page.css"),
+        "style": page_file("page.css"),
         "introduction": _introduction(runs, groups),
-        "final": _html_table(full_table(groups)),
+        "final": html_table(full_table(groups)),
         "machines": _machines(runs),
         "repeat": _how_to_repeat(runs),
         "version": __version__,
         "data": _packed(store.dumps(data).encode()),
         "columns": _packed(columns.to_bytes()),
-        "program": "".join(map(_page_file, ("data.js", "plots.js", "page.js"))),
+        "program": "".join(map(page_file, ("data.js", "plots.js", "page.js"))),
         "plotly": _plotly_script(),  # last, so that no placeholder is looked for in it
     }
-    page = _page_file("page.html")
-    for name, text in parts.items():
-        page = page.replace(f"<!--{name}-->", text)
-    store.write_text(path, page)
+    store.write_text(path, fill_page("page.html", parts))
+
+
+def fill_page(name: str, parts: Mapping[str, str]) -> str:
+    """Return a page with its placeholders, such as `<!--title-->`, replaced one by one."""
+    page = page_file(name)
+    for part, text in parts.items():
+        page = page.replace(f"<!--{part}-->", text)
+    return page
+
+
+def page_file(name: str) -> str:
+    """Return the text of a file in `page`."""
+    return (files("episode.results") / "page" / name).read_text(encoding="utf-8")
 
 
 def default_path(folders: Sequence[Path]) -> Path:
@@ -104,15 +110,7 @@ def _page_data(
     return {
         "metrics": [n for n in metric_names(runs) if n != "loss"],
         "runs": [_run_data(run, columns) for run in runs],
-        "groups": [
-            {
-                "label": g.label,
-                "settings": g.settings,
-                "runs": [places[id(run)] for run in g.runs],
-                "name": _group_name(g),
-            }
-            for g in groups
-        ],
+        "groups": [_group_data(g, [places[id(run)] for run in g.runs]) for g in groups],
         "styles": {name: {"colour": c, "dash": DASHES[line]} for name, (c, line) in styles.items()},
         "partitions": [vars(p) for p in _partitions(runs)],
     }
@@ -135,18 +133,16 @@ def _run_data(run: StoredRun, columns: PackedColumns) -> dict[str, Any]:
 
 def _partitions(runs: Sequence[StoredRun]) -> list[Partition]:
     """Return the different partitions of these runs, up to `MOST_PARTITIONS`."""
-    found: list[Partition] = []
-    for run in runs:
-        partition = store.read_partition(run.folder)
-        if partition and partition not in found and len(found) < MOST_PARTITIONS:
-            found.append(partition)
-    return found
+    read = [store.read_partition(run.folder) for run in runs]
+    different = [p for i, p in enumerate(read) if p and p not in read[:i]]
+    return different[:MOST_PARTITIONS]
 
 
-def _group_name(group: Group) -> str:
-    settings = [setting_text(k, v) for k, v in group.settings.items()
-                if not k.startswith("algorithm.") and v is not None]  # fmt: skip
-    return ", ".join([group.label, *settings])
+def _group_data(group: Group, places: list[int]) -> dict[str, Any]:
+    shown = {k: v for k, v in group.settings.items() if not k.startswith("algorithm.")}
+    texts = [setting_text(k, v) for k, v in shown.items() if v is not None]
+    name = ", ".join([group.label, *texts])
+    return {"label": group.label, "settings": group.settings, "runs": places, "name": name}
 
 
 def _introduction(runs: Sequence[StoredRun], groups: Sequence[Group]) -> str:
@@ -159,22 +155,25 @@ def _introduction(runs: Sequence[StoredRun], groups: Sequence[Group]) -> str:
         f"{counted(len(runs), 'run')}."
     )
     items = []
-    for status, ending in ENDINGS.items():
-        for run in (run for run in runs if run.status == status):
-            reason = run.summary.get("reason", "")
-            line = f"{run.folder.name}: {ending}" + (f" ({reason})" if reason else "")
-            items.append(f'<li class="{status}">{html.escape(line)}</li>')
+    for run in sorted(runs, key=lambda run: run.status):
+        if run.status == "finished":
+            continue
+        reason = run.summary.get("reason", "")
+        ending = ENDINGS.get(run.status, run.status) + (f" ({reason})" if reason else "")
+        line = f"{run.folder.name}: {ending}"
+        items.append(f'<li class="{run.status}">{html.escape(line)}</li>')
     return f"<p>{text}</p>" + (f"<ul>{''.join(items)}</ul>" if items else "")
 
 
-def _html_table(table: Table) -> str:
+def html_table(table: Table) -> str:
+    """Return the table in HTML; if it has a status, unfinished rows are marked."""
     head = "".join(f'<th scope="col">{html.escape(c)}</th>' for c in table.columns)
     rows = []
     for row in table.rows:
         first, *others = (html.escape(cell) for cell in row)
         cells = f'<th scope="row">{first}</th>' + "".join(f"<td>{c}</td>" for c in others)
-        mark = "" if "finished" in row else ' class="unfinished"'
-        rows.append(f"<tr{mark}>{cells}</tr>")
+        is_marked = "status" in table.columns and "finished" not in row
+        rows.append(f'<tr class="unfinished">{cells}</tr>' if is_marked else f"<tr>{cells}</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
@@ -189,10 +188,8 @@ def _machines(runs: Sequence[StoredRun]) -> str:
     parts = []
     for text, names in found.items():
         values = json.loads(text) or {"environment": "not recorded"}
-        rows = "".join(
-            f"<dt>{html.escape(str(k))}</dt><dd>{html.escape(str(v))}</dd>"
-            for k, v in values.items()
-        )
+        texts = [(html.escape(str(k)), html.escape(str(v))) for k, v in values.items()]
+        rows = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in texts)
         who = "All runs" if len(found) == 1 else html.escape(", ".join(names))
         parts.append(f"<p>{who}:</p><dl>{rows}</dl>")
     return "".join(parts)
@@ -217,10 +214,6 @@ def _how_to_repeat(runs: Sequence[StoredRun]) -> str:
 
 def _packed(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, 1, mtime=0)).decode()
-
-
-def _page_file(name: str) -> str:
-    return (files("episode.results") / "page" / name).read_text(encoding="utf-8")
 
 
 def _plotly_script() -> str:

@@ -20,10 +20,7 @@ def full_table(groups: Sequence[Group]) -> Table:
     """
     metrics, keys = _metrics_shown(groups)[:4], _settings_shown(groups)
     columns = ["algorithm", *keys, "seeds", *metrics, "status", "exchanges", "MB", "gradients"]
-    rows = [
-        [*_head(g, keys), *_metric_cells(g, metrics), g.status(), *_cost_cells(g)[:3]]
-        for g in groups
-    ]
+    rows = [[*_cells(g, keys, metrics), g.status(), *_cost_cells(g)[:3]] for g in groups]
     data = _unrounded(groups, keys, metrics)
     return Table("", columns, rows, left=1 + len(keys), csv_data=data)
 
@@ -38,7 +35,7 @@ def short_table(groups: Sequence[Group], title: str = "") -> Table:
     for g in groups:
         exchanges, _, _, seconds = _cost_cells(g)
         ended = [g.status()] if status else []
-        rows.append([*_head(g, keys), *_metric_cells(g, metrics), *ended, exchanges, seconds])
+        rows.append([*_cells(g, keys, metrics), *ended, exchanges, seconds])
     return Table(title, columns, rows, left=1 + len(keys))
 
 
@@ -103,13 +100,12 @@ def _settings_shown(groups: Sequence[Group]) -> list[str]:
     return [k for k in keys if not (named and k in own)]
 
 
-def _head(group: Group, keys: Sequence[str]) -> list[str]:
-    return [group.label, *(value_text(group.settings[k]) for k in keys), str(len(group.runs))]
-
-
-def _metric_cells(group: Group, names: Sequence[str]) -> list[str]:
-    spreads = [group.metric(n) for n in names]
-    return ["–" if s is None else s.text() for s in spreads]
+def _cells(group: Group, keys: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    """Return algorithm, settings, number of seeds and metrics."""
+    settings = [value_text(group.settings[k]) for k in keys]
+    spreads = [group.metric(name) for name in metrics]
+    texts = [spread.text() if spread else "–" for spread in spreads]
+    return [group.label, *settings, str(len(group.runs)), *texts]
 
 
 def _cost_cells(group: Group) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,11 +120,18 @@ def read_partition(folder: Path) -> Partition | None:
     if not path.exists():
         return None
     values = read_json(path)
-    if not _is_partition(values):
+    try:
+        found = Partition(**{field: values[field] for field in Partition.__annotations__})
+        shape = [len(found.labels)] * len(found.clients)
+        whole = isinstance(found.title, str) and [len(row) for row in found.counts] == shape
+        whole = whole and all(isinstance(n, int) for row in found.counts for n in row)
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
         raise EpisodeError(
             f"{path} is damaged: delete this file to get a report without this partition."
         )
-    return Partition(values["title"], values["labels"], values["clients"], values["counts"])
+    return found
 
 
 def read_json(path: Path) -> Any:
@@ -144,14 +151,12 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
     records = []
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, 1):
-        if not line:
-            continue
         try:
-            records.append(read_record(line))
+            if line:
+                records.append(read_record(line))
         except ValueError:
-            if number == len(lines):
-                break
-            raise damaged(path, number) from None
+            if number < len(lines):
+                raise damaged(path, number) from None
     return records
 
 
@@ -235,42 +240,19 @@ def dumps(values: Any, indent: int | None = None) -> str:
     try:
         return json.dumps(values, allow_nan=False, indent=indent)
     except ValueError:
-        return json.dumps(_map_values(values, _encode), allow_nan=False, indent=indent)
+        return json.dumps(json.loads(json.dumps(values), parse_constant=str), indent=indent)
 
 
 def loads(text: str) -> Any:
     """Parse what `dumps` returned."""
     values = json.loads(text)
-    return _map_values(values, _decode) if 'NaN"' in text or 'Infinity"' in text else values
-
-
-def _is_partition(values: Any) -> bool:
-    try:
-        labels, clients, rows = (list(values[key]) for key in ("labels", "clients", "counts"))
-        return (
-            isinstance(values["title"], str)
-            and len(rows) == len(clients)
-            and all(len(row) == len(labels) for row in rows)
-            and all(isinstance(count, int) for row in rows for count in row)
-        )
-    except (KeyError, TypeError):
-        return False
-
-
-def _map_values(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Apply `change` to every value in nested dicts and lists."""
-    if isinstance(value, dict):
-        return {k: _map_values(v, change) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_map_values(v, change) for v in value]
-    return change(value)
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    return _decode(values) if 'NaN"' in text or 'Infinity"' in text else values
 
 
 def _decode(value: Any) -> Any:
+    """Turn the strings that stand for numbers in nested dicts and lists into numbers again."""
+    if isinstance(value, dict):
+        return {k: _decode(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_decode(v) for v in value]
     return _NOT_FINITE.get(value, value) if isinstance(value, str) else value

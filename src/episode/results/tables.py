@@ -55,10 +55,8 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table in Markdown, without its title."""
-        lines = ["| " + " | ".join(_cells(self.columns)) + " |"]
         marks = ["---" if i < self.left else "---:" for i in range(len(self.columns))]
-        lines.append("|" + "|".join(marks) + "|")
-        lines += ["| " + " | ".join(_cells(row)) + " |" for row in self.rows]
+        lines = [_markdown(self.columns), f"|{'|'.join(marks)}|", *map(_markdown, self.rows)]
         return "\n".join(lines) + "\n"
 
     def latex(self) -> str:
@@ -103,8 +101,8 @@ class Table:
 
     def _width(self, heads: Sequence[str], gap: int) -> int:
         """Return the width of the printed table if nothing is wrapped."""
-        columns = zip(*[[max(map(len, h.split("\n"))) for h in heads],
-                        *[map(len, row) for row in self.rows]], strict=True)  # fmt: skip
+        widths = [max(map(len, head.split("\n"))) for head in heads]
+        columns = zip(widths, *(map(len, row) for row in self.rows), strict=True)
         return sum(max(column) + gap for column in columns)
 
 
@@ -113,8 +111,9 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _cells(row: Sequence[str]) -> list[str]:
-    return [cell.replace("|", r"\|") for cell in row]
+def _markdown(row: Sequence[str]) -> str:
+    cells = [cell.replace("|", r"\|") for cell in row]
+    return f"| {' | '.join(cells)} |"
 
 
 def _latex(row: Sequence[str]) -> str:

@@ -85,14 +85,14 @@ class WatchedRun:
         last, metric = self.last, self.metric()
         label = f"{store.algorithm_name(self.config)} #{self.config.get('seed')}"
         label = f"{label}, {description}" if description else label
+        played = last["round"] + 1 if last else 0
+        begin = [label, self.status, f"{played:,}/{self.total_rounds():,}"]
         if not last:
-            return [label, self.status, f"0/{self.total_rounds():,}", "", "", "", "", ""]
+            return [*begin, "", "", "", "", ""]
         norm, threshold = last.get("global_norm"), last["threshold"]
         sign = ">" if norm is not None and norm > threshold else "≤"
         return [
-            label,
-            self.status,
-            f"{last['round'] + 1:,}/{self.total_rounds():,}",
+            *begin,
             f"{last['loss']:.3g}",
             sparkline(self.losses),
             "" if norm is None else f"{norm:.2g} {sign} {threshold:.2g}",
@@ -151,7 +151,7 @@ def sparkline(values: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
     finite = [v for v in values if math.isfinite(v)]
     if len(finite) < 2:
         return ""
-    step = max(1, -(-len(finite) // width))
+    step = math.ceil(len(finite) / width)
     chunks = [finite[i : i + step] for i in range(0, len(finite), step)]
     means = [sum(chunk) / len(chunk) for chunk in chunks]
     low, high = min(means), max(means)

@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from episode.errors import EpisodeError
-from episode.theory.constants import Constants, check_counts, check_epsilon, ratio
+from episode.theory.constants import Constants, check_counts, check_positive, ratio
+
+NOT_SMOOTH = "it needs an L-smooth loss, but L1 > 0 and no L is given"
+TOO_LITTLE_NOISE = "its analysis needs σ ≥ 1"
+SINGLE_MACHINE = "it runs on a single machine"
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,9 @@ class Scenario:
 
     def __post_init__(self) -> None:
         check_counts(clients=self.clients, local_steps=self.local_steps)
-        check_epsilon(self.epsilon)
-        if self.smoothness is not None and not 0 < self.smoothness < math.inf:
-            raise EpisodeError(f"smoothness is {self.smoothness}: it must be above 0 and finite.")
+        check_positive(epsilon=self.epsilon)
+        if self.smoothness is not None:
+            check_positive(smoothness=self.smoothness)
 
     @property
     def L(self) -> float:
@@ -92,9 +95,8 @@ def local_sgd(s: Scenario) -> MethodCost:
     drift = ratio(c.delta * s.L * c.kappa**2 * N * I, square * eps**2)
     rounds = c.delta * s.L * square / (N * I * eps**4) + drift + c.delta * s.L * N / eps**2
     limit = ratio(square, c.kappa * N * eps)
-    obstacle = _needs_smoothness(s)
-    if math.isinf(drift):
-        obstacle = obstacle or "its bound divides by σ, which is 0"
+    no_noise = "its bound divides by σ, which is 0"
+    obstacle = _first({NOT_SMOOTH: math.isnan(s.L), no_noise: math.isinf(drift)})
     return MethodCost("Local SGD", rounds, rounds * I, s.noise, limit, obstacle)
 
 
@@ -103,7 +105,8 @@ def scaffold(s: Scenario) -> MethodCost:
     c, N, I, eps = s.constants, s.clients, s.local_steps, s.epsilon
     rounds = c.delta * s.L * c.sigma**2 / (N * I * eps**4) + c.delta * s.L / eps**2
     limit = c.sigma**2 / (N * eps**2)
-    return MethodCost("SCAFFOLD", rounds, rounds * I, s.noise, limit, _needs_smoothness(s))
+    obstacle = _first({NOT_SMOOTH: math.isnan(s.L)})
+    return MethodCost("SCAFFOLD", rounds, rounds * I, s.noise, limit, obstacle)
 
 
 def clipped_sgd(s: Scenario) -> MethodCost:
@@ -111,16 +114,15 @@ def clipped_sgd(s: Scenario) -> MethodCost:
     c = s.constants
     last = ratio(c.sigma * c.L0**2, c.L1)
     steps = (c.delta + (c.L0 + c.L1 * c.sigma) * c.sigma**2 + last) ** 2 / s.epsilon**4
-    obstacle = _needs_one_client(s)
-    if math.isinf(steps):
-        obstacle = obstacle or "its bound divides by L1, which is 0"
+    no_slope = "its bound divides by L1, which is 0"
+    obstacle = _first({SINGLE_MACHINE: s.clients > 1, no_slope: math.isinf(steps)})
     return MethodCost("Clipped SGD", steps, steps, steps, None, obstacle)
 
 
 def clipping_framework(s: Scenario) -> MethodCost:
     """Clipping framework on one machine: ΔL0σ²/ε⁴ iterations."""
     steps = s.constants.delta * s.constants.L0 * s.constants.sigma**2 / s.epsilon**4
-    obstacle = _needs_one_client(s) or _needs_noise(s)
+    obstacle = _first({SINGLE_MACHINE: s.clients > 1, TOO_LITTLE_NOISE: s.constants.sigma < 1})
     return MethodCost("Clipping Framework", steps, steps, steps, None, obstacle)
 
 
@@ -128,10 +130,11 @@ def celgc(s: Scenario) -> MethodCost:
     """CELGC: ΔL0σ²/(NIε⁴) rounds, for homogeneous data."""
     rounds = s.noise / s.local_steps
     limit = s.constants.sigma / (s.clients * s.epsilon)
-    obstacle = None if s.constants.homogeneous else "it needs clients that are alike (κ = 0, ρ = 1)"
-    obstacle = obstacle or _needs_noise(s)
-    if obstacle is None and s.local_steps > limit:
-        obstacle = f"I is above its I_max of {limit:.3g}"
+    obstacle = _first({
+        "it needs clients that are alike (κ = 0, ρ = 1)": not s.constants.homogeneous,
+        TOO_LITTLE_NOISE: s.constants.sigma < 1,
+        f"I is above its I_max of {limit:.3g}": s.local_steps > limit,
+    })  # fmt: skip
     return MethodCost("CELGC", rounds, rounds * s.local_steps, s.noise, limit, obstacle)
 
 
@@ -154,13 +157,6 @@ METHODS: dict[str, Callable[[Scenario], MethodCost]] = {
 }
 
 
-def _needs_smoothness(s: Scenario) -> str | None:
-    return "it needs an L-smooth loss, but L1 > 0 and no L is given" if math.isnan(s.L) else None
-
-
-def _needs_one_client(s: Scenario) -> str | None:
-    return "it runs on a single machine" if s.clients > 1 else None
-
-
-def _needs_noise(s: Scenario) -> str | None:
-    return "its analysis needs σ ≥ 1" if s.constants.sigma < 1 else None
+def _first(obstacles: dict[str, bool]) -> str | None:
+    """Return the first obstacle that exists."""
+    return next((obstacle for obstacle, exists in obstacles.items() if exists), None)

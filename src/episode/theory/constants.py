@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from episode.errors import EpisodeError
@@ -30,12 +30,11 @@ class Constants:
     """Δ, how far the loss can fall: f(x_0) - min f ≤ Δ."""
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            _check_number(name, value)
+        for name, value in vars(self).items():
+            check_number(name, value)
             if name in ("L1", "sigma", "kappa") and value < 0:
                 raise EpisodeError(f"{name} is {value}: it must be 0 or more.")
-            if name in ("L0", "delta") and value <= 0:
-                raise EpisodeError(f"{name} is {value}: it must be above 0.")
+        check_positive(L0=self.L0, delta=self.delta)
         if self.rho < 1:
             raise EpisodeError(
                 f"rho is {self.rho}, but f is the mean of the clients' f_i, so some ‖∇f_i‖ is "
@@ -46,10 +45,6 @@ class Constants:
     def homogeneous(self) -> bool:
         """Whether all clients have the same gradient: κ = 0 and ρ = 1."""
         return self.kappa == 0 and self.rho == 1
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the constants by name."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ class Smoothing:
     C: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_number("C", self.C)
+        check_number("C", self.C)
         if not 1 <= self.C <= 100:
             raise EpisodeError(f"C is {self.C}: it must be from 1 (as in the paper) to 100.")
 
@@ -83,11 +78,20 @@ def check_counts(**counts: int) -> None:
             raise EpisodeError(f"{name} is {value!r}: it must be a whole number of 1 or more.")
 
 
-def check_epsilon(epsilon: float) -> None:
-    """Raise an error unless the tolerance ε is a positive number."""
-    _check_number("epsilon", epsilon)
-    if epsilon <= 0:
-        raise EpisodeError(f"epsilon is {epsilon}: it must be above 0.")
+def check_positive(**values: float) -> None:
+    """Raise an error unless every value is a finite number above 0."""
+    for name, value in values.items():
+        check_number(name, value)
+        if value <= 0:
+            raise EpisodeError(f"{name} is {value}: it must be above 0.")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise an error unless the value is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise EpisodeError(f"{name} is {value!r}: it must be a number.")
+    if not math.isfinite(value):
+        raise EpisodeError(f"{name} is {value}: it must be a finite number.")
 
 
 def ratio(numerator: float, denominator: float) -> float:
@@ -95,10 +99,3 @@ def ratio(numerator: float, denominator: float) -> float:
     if denominator:
         return numerator / denominator
     return math.inf if numerator else 0.0
-
-
-def _check_number(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise EpisodeError(f"{name} is {value!r}: it must be a number.")
-    if not math.isfinite(value):
-        raise EpisodeError(f"{name} is {value}: it must be a finite number.")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from episode.errors import EpisodeError, unknown
-from episode.theory.constants import Constants, Smoothing, check_counts, check_epsilon, ratio
+from episode.theory.constants import Constants, Smoothing, check_counts, check_positive, ratio
 
 STATEMENTS: dict[str, tuple[float, float, float]] = {
     "main": (216.0, 180.0, 16.0),
@@ -86,7 +86,7 @@ class TheoremPlan:
 
     def __post_init__(self) -> None:
         check_counts(clients=self.clients, local_steps=self.local_steps)
-        check_epsilon(self.epsilon)
+        check_positive(epsilon=self.epsilon)
         if self.statement not in STATEMENTS:
             raise unknown("statement of the theorem", self.statement, STATEMENTS)
 
@@ -97,8 +97,12 @@ class TheoremPlan:
 
     @property
     def Gamma(self) -> float:
-        """Γ, the smoothness constant in the bounds on η."""
-        return capital_gamma(self.constants, self.smoothing)
+        """Γ = AL0 + BL1κ + BL1ρ(σ + γ/η), the smoothness constant in the bounds on η.
+
+        With the theorem's γ/η, that is 2AL0 + BL1κ + 12BL1ρσ, which is defined for L1 = 0 too.
+        """
+        A, B, c = self.smoothing.A, self.smoothing.B, self.constants
+        return 2 * A * c.L0 + B * c.L1 * c.kappa + 12 * B * c.L1 * c.rho * c.sigma
 
     @property
     def eta_bounds(self) -> dict[str, float]:
@@ -120,8 +124,7 @@ class TheoremPlan:
     @property
     def binding(self) -> str:
         """Name of the bound that determines η."""
-        bounds = self.eta_bounds
-        return min(bounds, key=bounds.__getitem__)
+        return min(self.eta_bounds, key=self.eta_bounds.__getitem__)
 
     @property
     def gamma(self) -> float:
@@ -163,34 +166,30 @@ class TheoremPlan:
     def check(self, eta: float, gamma: float) -> list[Condition]:
         """Evaluate every condition of Theorem 1 and Lemma 1 for any η and γ."""
         for name, value in (("eta", eta), ("gamma", gamma)):
-            if not value > 0 or math.isnan(value):
+            if not value > 0:
                 raise EpisodeError(f"{name} is {value}: it must be above 0.")
-        c, threshold = self.constants, gamma / eta
+        c, I, threshold = self.constants, self.local_steps, gamma / eta
+        low, high = sorted((threshold, self.threshold))
+        off = 0.0 if low == high else (high - low) / low  # both may be infinite
+        drift, noisy_drift, noise = STATEMENTS[self.statement]
+        formulas = {
+            "drift": f"η ≤ 1/({drift:g}ΓI)",
+            "noisy drift": f"η ≤ ε/({noisy_drift:g}ΓIσ)",
+            "noise": f"η ≤ Nε²/({noise:g}AL0σ²)",
+        }
         return [
             Condition("tolerance", "ε ≤ 3AL0/(5BL1ρ)", self.epsilon,
                       largest_epsilon(c, self.smoothing)),
-            *self._step_size_conditions(eta),
+            *(Condition(f"step size: {name}", formulas[name], eta, bound)
+              for name, bound in self.eta_bounds.items()),
             Condition("clipping threshold", "γ/η = 11σ + AL0/(BL1ρ), relative difference",
-                      _relative_difference(threshold, self.threshold), 1e-9),
+                      off, 1e-9),
             Condition("Lemma 1: smoothness", "2ηI(AL0 + BL1κ + BL1ρ(σ + γ/η)) ≤ 1",
-                      2 * eta * self.local_steps * self._smoothness(threshold), 1.0),
+                      2 * eta * I * self._smoothness(threshold), 1.0),
             Condition("Lemma 1: reach", "max{2ηI(2σ + γ/η), γI} ≤ C/L1",
-                      max(2 * eta * self.local_steps * (2 * c.sigma + threshold),
-                          gamma * self.local_steps),
-                      self.smoothing.C / c.L1 if c.L1 else math.inf),
+                      max(2 * eta * I * (2 * c.sigma + threshold), gamma * I),
+                      ratio(self.smoothing.C, c.L1)),
         ]  # fmt: skip
-
-    def _step_size_conditions(self, eta: float) -> list[Condition]:
-        first, second, third = STATEMENTS[self.statement]
-        formulas = {
-            "drift": f"η ≤ 1/({first:g}ΓI)",
-            "noisy drift": f"η ≤ ε/({second:g}ΓIσ)",
-            "noise": f"η ≤ Nε²/({third:g}AL0σ²)",
-        }
-        return [
-            Condition(f"step size: {name}", formulas[name], eta, bound)
-            for name, bound in self.eta_bounds.items()
-        ]
 
     def _smoothness(self, threshold: float) -> float:
         """AL0 + BL1κ + BL1ρ(σ + γ/η): Γ with a threshold of the user's choice."""
@@ -207,7 +206,7 @@ class TheoremPlan:
             "binding", "gamma", "threshold", "rounds", "iterations", "largest_local_steps",
         )  # fmt: skip
         return {
-            "constants": self.constants.to_dict(),
+            "constants": asdict(self.constants),
             **{name: getattr(self.smoothing, name) for name in ("C", "A", "B")},
             **{name: getattr(self, name) for name in names},
             "conditions": [c.to_dict() for c in self.conditions],
@@ -216,28 +215,11 @@ class TheoremPlan:
 
 def largest_epsilon(constants: Constants, smoothing: Smoothing) -> float:
     """Return 3AL0/(5BL1ρ), the largest ε that the theorem allows; infinite if L1 = 0."""
-    if constants.L1 == 0:
-        return math.inf
-    return 3 * smoothing.A * constants.L0 / (5 * smoothing.B * constants.L1 * constants.rho)
+    A, B, c = smoothing.A, smoothing.B, constants
+    return ratio(3 * A * c.L0, 5 * B * c.L1 * c.rho)
 
 
 def clipping_threshold(constants: Constants, smoothing: Smoothing) -> float:
     """Return γ/η = 11σ + AL0/(BL1ρ); infinite if L1 = 0."""
-    if constants.L1 == 0:
-        return math.inf
-    return 11 * constants.sigma + smoothing.A * constants.L0 / (
-        smoothing.B * constants.L1 * constants.rho
-    )
-
-
-def capital_gamma(constants: Constants, smoothing: Smoothing) -> float:
-    """Return Γ = AL0 + BL1κ + BL1ρ(σ + γ/η).
-
-    With the theorem's γ/η, that is 2AL0 + BL1κ + 12BL1ρσ, which is defined for L1 = 0 too.
-    """
     A, B, c = smoothing.A, smoothing.B, constants
-    return 2 * A * c.L0 + B * c.L1 * c.kappa + 12 * B * c.L1 * c.rho * c.sigma
-
-
-def _relative_difference(a: float, b: float) -> float:
-    return 0.0 if a == b else abs(a - b) / min(a, b)
+    return 11 * c.sigma + ratio(A * c.L0, B * c.L1 * c.rho)

@@ -23,15 +23,14 @@ STYLES: dict[str, tuple[str, str]] = {
 
 
 def draw_plan(made: TheoremPlan, scenario: Scenario, path: Path) -> None:
-    """Write a PNG (or SVG, by the ending of the name) of R against I and against N."""
+    """Write a PNG or SVG (by the ending of the name) of R against I and against N."""
     figure = new_figure(figsize=(12, 4.8))
     axes = figure.subplots(1, 2, sharey=True)
     _draw_panel(axes[0], made, scenario, "local_steps", [2**k for k in range(13)])
     _draw_panel(axes[1], made, scenario, "clients", [2**k for k in range(11)])
-    axes[0].set(xlabel="I, local steps per round", ylabel="R, communication rounds")
-    axes[1].set(xlabel="N, clients")
-    axes[0].set_title(f"N = {made.clients} clients")
-    axes[1].set_title(f"I = {made.local_steps} local steps per round")
+    axes[0].set(xlabel="I, local steps per round", title=f"N = {made.clients} clients")
+    axes[1].set(xlabel="N, clients", title=f"I = {made.local_steps} local steps per round")
+    axes[0].set_ylabel("R, communication rounds")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle(
@@ -40,7 +39,7 @@ def draw_plan(made: TheoremPlan, scenario: Scenario, path: Path) -> None:
         fontsize=11,
     )
     figure.set_layout_engine("constrained")
-    write_bytes(path, as_image(figure, "svg" if path.suffix == ".svg" else "png"))
+    write_bytes(path, as_image(figure, path.suffix[1:]))
 
 
 def _draw_panel(
@@ -48,20 +47,16 @@ def _draw_panel(
 ) -> None:
     rounds = [replace(made, **{what: value}).rounds for value in values]  # type: ignore[arg-type]
     axis.loglog(values, rounds, color="#0072B2", linewidth=2.4, label="EPISODE, Theorem 1")
-    scenarios = [replace(scenario, **{what: value}) for value in values]  # type: ignore[arg-type]
-    for name, method in METHODS.items():
-        rows = [method(s) for s in scenarios]
-        shown = [(v, r.rounds) for v, r in zip(values, rows, strict=True) if r.obstacle is None]
+    for name, (colour, line) in STYLES.items():
+        rows = {v: METHODS[name](replace(scenario, **{what: v})) for v in values}  # type: ignore[arg-type]
+        shown = {v: row.rounds for v, row in rows.items() if row.obstacle is None}
         if shown:
-            colour, line = STYLES[name]
-            axis.plot(*zip(*shown, strict=True), line, color=colour, label=f"{name}, Table 1")
-    _mark_limit(axis, made, what, values)
+            axis.plot(
+                *zip(*shown.items(), strict=True), line, color=colour, label=f"{name}, Table 1"
+            )
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _mark_limit(axis: Any, made: TheoremPlan, what: str, values: list[int]) -> None:
-    """Mark where noise stops limiting η: at I = I_max, which is proportional to 1/N."""
+    # Mark where noise stops limiting η: at I = I_max, which is proportional to 1/N.
     at_one_client = replace(made, clients=1).largest_local_steps
     limit = at_one_client / (made.clients if what == "local_steps" else made.local_steps)
     if values[0] <= limit <= values[-1]:
