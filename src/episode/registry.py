@@ -80,9 +80,6 @@ class Registry(Mapping[str, T]):
     def __len__(self) -> int:
         return len(self._built_in)
 
-    def __repr__(self) -> str:
-        return f"<{self.kind}s: {', '.join(self)}>"
-
     def find(self, name: str) -> T:
         """Find a thing by any of the four kinds of name.
 

@@ -21,7 +21,7 @@ from episode.errors import EpisodeError
 from episode.results.groups import group_runs
 from episode.results.report import write_report
 from episode.results.run_tables import short_table
-from episode.results.store import Partition, find_runs, read_partition, read_run
+from episode.results.store import LabelCounts, find_runs, read_partition, read_run
 from episode.results.watch import Watcher
 
 
@@ -141,7 +141,7 @@ def test_partitions_are_read_from_the_folders_and_equal_ones_are_shown_once(tmp_
         partition = write_partition(make_run(tmp_path / "runs" / f"{seed:02}", seed=seed))
     write_partition(make_run(tmp_path / "runs" / "20", "celgc", seed=19))
     make_run(tmp_path / "runs" / "21", "celgc", seed=18)  # without a partition
-    assert read_partition(tmp_path / "runs" / "20") == Partition(**partition)
+    assert read_partition(tmp_path / "runs" / "20") == LabelCounts(**partition)
     assert read_partition(tmp_path / "runs" / "21") is None
     write_report(find_runs([tmp_path / "runs"]), tmp_path / "r.html")
     titles = [p["title"] for p in packed(tmp_path / "r.html")["partitions"]]

@@ -14,7 +14,7 @@ from episode.errors import EpisodeError
 from episode.results.groups import describe_differences
 from episode.results.watch import WatchedRun, Watcher, is_locked, sparkline
 from episode.runs.config import read_experiment
-from episode.runs.tensorboard import Tracker
+from episode.runs.tensorboard import tensorboard_events
 from episode.runs.trainer import job_of, train
 
 
@@ -101,7 +101,7 @@ def test_tracked_events_are_the_rounds(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     experiment = read_experiment(None, ["task=synthetic", "budget.rounds=5"])
-    with Tracker(tmp_path) as tracker:
+    with tensorboard_events(tmp_path) as tracker:
         run = train(job_of(experiment), tmp_path, tracker)
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()

@@ -113,16 +113,9 @@ def test_a_task_counts_the_labels_of_its_partition(
     assert [sum(row) for row in task.label_counts.counts] == sizes == [*map(len, found.parts)]
 
 
-def test_settings_can_be_evaluated_on_another_split() -> None:
-    digits = experiment({"name": "digits"}).task
-    assert (
-        digits.on_split("validation")
-        == experiment({"name": "digits", "evaluate_on": "validation"}).task
-    )
-    with pytest.raises(EpisodeError, match="no split 'train': use one of test, validation"):
-        digits.on_split("train")
-    synthetic = experiment({"name": "synthetic"}).task
-    assert synthetic.on_split("validation") is synthetic
+def test_settings_say_which_splits_and_partitions_they_have() -> None:
+    digits, synthetic = (experiment({"name": name}).task for name in ("digits", "synthetic"))
+    assert (digits.splits, synthetic.splits) == (("test", "validation"), ())
     assert (synthetic.partition(0), synthetic.chosen_scale()) == (None, None)
 
 

@@ -19,7 +19,7 @@ from episode.cli.terminal import AsJson, err, out
 from episode.errors import EpisodeError
 
 if TYPE_CHECKING:  # torch takes seconds to import, and help should not
-    from episode.federation.protocols import LabelCounts
+    from episode.results.store import LabelCounts
 
 say = functools.partial(out.print, markup=False)
 

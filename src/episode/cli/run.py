@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,7 @@ import typer
 
 from episode.cli.data import shortcuts
 from episode.cli.progress import RunProgress
-from episode.cli.terminal import AsJson, Quiet, Track, err, out, stoppable, strict
+from episode.cli.terminal import AsJson, Quiet, Settings, Track, err, out, stoppable, strict
 from episode.errors import EpisodeError, unknown
 
 if TYPE_CHECKING:
@@ -194,9 +193,7 @@ def _train(
         monitors = Monitor(say=lambda text: err.print(f"Warning: {text}", markup=False))
         job = monitors.watch(job)
         watch = monitors if job.processes.writes else None
-    with ExitStack() as stack:
-        track = track and job.processes.writes
-        observe = stack.enter_context(tracked(folder, track, combined(watch, bar)))
+    with tracked(folder, track and job.processes.writes, combined(watch, bar)) as observe:
         return train(job, folder, observe, stop)
 
 

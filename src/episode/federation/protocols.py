@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from episode.core.vectors import Vector
 from episode.federation.processes import Processes
 from episode.federation.state import Buffers, ClientState
+from episode.results.store import LabelCounts
 
 if TYPE_CHECKING:
     from episode.federation.job import EngineSettings, Job
@@ -43,18 +44,6 @@ class Reply:
     buffers: Buffers | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     """Numbers of one client; for a cohort, lists of them in the cohort's order. Never averaged."""
-
-
-@dataclass(frozen=True)
-class LabelCounts:
-    """How many examples of each label each client holds."""
-
-    title: str
-    """How the data were partitioned, such as `s = 30%, seed 0`."""
-    labels: Sequence[str]
-    clients: Sequence[str]
-    counts: Sequence[Sequence[int]]
-    """A row for each client, a column for each label."""
 
 
 class Request(IntFlag):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from episode.flower.simulation import require_flower
 
 if TYPE_CHECKING:
-    from episode.flower.attachment import attach
+    from episode.flower.client import attach
     from episode.flower.strategy import EpisodeStrategy
 
 __all__ = ["EpisodeStrategy", "attach"]
@@ -27,5 +27,5 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'episode.flower' has no attribute {name!r}")
     require_flower()
-    module = "attachment" if name == "attach" else "strategy"
+    module = "client" if name == "attach" else "strategy"
     return getattr(import_module(f"episode.flower.{module}"), name)

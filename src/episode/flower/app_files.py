@@ -28,13 +28,13 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
     settings = run_config(experiment)
     config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
     texts = {
-        "pyproject.toml": _PROJECT.format(
+        "pyproject.toml": _template("pyproject.txt").format(
             name=name, version=__version__, package=PACKAGE, config=config
         ),
         f"{PACKAGE}/__init__.py": f'"""{name}, on Flower."""\n',
         f"{PACKAGE}/server_app.py": _MODULE.format(side="server", what="The server: it"),
         f"{PACKAGE}/client_app.py": _MODULE.format(side="client", what="A site: it"),
-        "README.md": _README.format(
+        "README.md": _template("readme.txt").format(
             name=name, clients=build.num_clients, last=build.num_clients - 1
         ),
     }
@@ -55,32 +55,9 @@ def _name(experiment: Experiment) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", words)[:LONGEST_NAME].strip("-")
 
 
-_PROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
+def _template(name: str) -> str:
+    return (Path(__file__).parent / "template" / name).read_text()
 
-[project]
-name = "{name}"
-version = "{version}"
-description = "An episode experiment at real sites"
-license = "Apache-2.0"
-dependencies = ["episode-fl[flower]=={version}"]
-
-[tool.hatch.build.targets.wheel]
-packages = ["."]
-
-[tool.flwr.app]
-publisher = "episode"
-
-[tool.flwr.app.components]
-serverapp = "{package}.server_app:app"
-clientapp = "{package}.client_app:app"
-
-# The experiment. Any of these can be changed for one run: flwr run . NAME -c 'budget.rounds=5'
-[tool.flwr.app.config]
-{config}
-"""
 
 _MODULE = '''\
 """{what} finds the experiment in the run's config."""
@@ -89,23 +66,3 @@ from episode.flower.app import {side}_app
 
 app = {side}_app()
 '''
-
-_README = """\
-# {name}
-
-An experiment of `episode` for {clients} sites. Each site starts its SuperNode with its own
-partition-id, from 0 to {last}:
-
-    flower-superlink --insecure --disable-runtime-dependency-installation
-    flower-supernode --insecure --superlink HOST:8000 \\
-        --node-config 'partition-id=0 num-partitions={clients}'
-    episode flower run . NAME
-
-NAME is the SuperLink's entry in Flower's `config.toml` (`flwr config list` says where that is):
-
-    [superlink.NAME]
-    address = "HOST:8000"
-    insecure = true
-
-docs/flower.md of episode explains TLS, keys for sites, failures and privacy.
-"""

@@ -20,7 +20,7 @@ from episode.results import store
 from episode.results.figures import OTHER, STYLES
 from episode.results.groups import Group, group_runs, metric_names, setting_text, task_of
 from episode.results.run_tables import full_table
-from episode.results.store import Partition, StoredRun
+from episode.results.store import LabelCounts, StoredRun
 from episode.results.tables import Table, counted
 from episode.version import __version__
 
@@ -131,7 +131,7 @@ def _run_data(run: StoredRun, columns: PackedColumns) -> dict[str, Any]:
     }
 
 
-def _partitions(runs: Sequence[StoredRun]) -> list[Partition]:
+def _partitions(runs: Sequence[StoredRun]) -> list[LabelCounts]:
     """Return the different partitions of these runs, up to `MOST_PARTITIONS`."""
     read = [store.read_partition(run.folder) for run in runs]
     different = [p for i, p in enumerate(read) if p and p not in read[:i]]

@@ -71,10 +71,11 @@ class StoredRun:
 
 
 @dataclass(frozen=True)
-class Partition:
+class LabelCounts:
     """How many examples of each label each client has."""
 
     title: str
+    """How the data were partitioned, such as `similarity s = 30%, seed 0`."""
     labels: Sequence[str]
     clients: Sequence[str]
     counts: Sequence[Sequence[int]]
@@ -114,14 +115,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return dict(config)
 
 
-def read_partition(folder: Path) -> Partition | None:
+def read_partition(folder: Path) -> LabelCounts | None:
     """Read who has which labels, or return None if the run did not store it."""
     path = folder / PARTITION
     if not path.exists():
         return None
     values = read_json(path)
     try:
-        found = Partition(**{field: values[field] for field in Partition.__annotations__})
+        found = LabelCounts(**{field: values[field] for field in LabelCounts.__annotations__})
         shape = [len(found.labels)] * len(found.clients)
         whole = isinstance(found.title, str) and [len(row) for row in found.counts] == shape
         whole = whole and all(isinstance(n, int) for row in found.counts for n in row)

@@ -119,8 +119,7 @@ class Experiment:
         sections = describe(self.plan(), task, dataclasses.asdict(self.record))
         sections["algorithm"] = self.algorithm.model_dump(mode="json", exclude_none=True)
         engine = {k: v for k, v in dataclasses.asdict(self.engine).items() if v is not None}
-        record = sections.pop("record")
-        return {**sections, "engine": engine, "record": record}
+        return {**sections, "engine": engine}
 
     @property
     def id(self) -> str:

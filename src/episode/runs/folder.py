@@ -8,7 +8,6 @@ import os
 import platform
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import torch
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from episode.errors import EpisodeError, differences
 from episode.federation.checkpoint import write_tensors
-from episode.federation.protocols import LabelCounts
 from episode.files import write_whole
 from episode.results import store
 from episode.version import __version__
@@ -54,12 +52,7 @@ class RunFolder:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._rounds:
             self._rounds.close()
         if self._lock:
@@ -111,7 +104,7 @@ class RunFolder:
             write_tensors(self.path / store.MODEL, copies)
         self._write(store.SUMMARY, store.dumps(summary, indent=2) + "\n")
 
-    def write_label_counts(self, counts: LabelCounts | None) -> None:
+    def write_label_counts(self, counts: store.LabelCounts | None) -> None:
         """Store who has which labels, for reports."""
         if counts is not None:
             self._write(store.PARTITION, store.dumps(dataclasses.asdict(counts)) + "\n")

@@ -28,10 +28,10 @@ def tracked(folder: Path, track: bool, observe: Observe | None) -> Iterator[Obse
     if not track:
         yield observe
         return
-    from episode.runs.tensorboard import Tracker
+    from episode.runs.tensorboard import tensorboard_events
 
-    with Tracker(folder) as tracker:
-        yield combined(tracker, observe)
+    with tensorboard_events(folder) as write:
+        yield combined(write, observe)
 
 
 def progress_line(record: Record) -> str:

@@ -3,56 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from episode.errors import EpisodeError
-from episode.runs.records import Record
+from episode.runs.records import Observe, Record
 
 EVENTS = "events"
 """Name of the events' folder inside the run's folder."""
-ROUND = ("loss", "global_norm", "threshold", "eta", "gamma", "clipped_steps", "largest_norm")
+ROUND = (
+    "loss", "global_norm", "threshold", "eta", "gamma", "clipped_steps", "largest_norm", "drift",
+    "clipped",
+)  # fmt: skip
 COSTS = ("exchanges", "bytes_up", "bytes_down", "gradients", "seconds")
 
 
-class Tracker:
-    """Writes each round's record as events; rounds that a resumed run repeats are replaced."""
+@contextmanager
+def tensorboard_events(folder: Path) -> Iterator[Observe]:
+    """Yield an observer that writes each round's record as events.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / EVENTS
-        self._make = _summary_writer()
-        self._writer: Any = None
+    Rounds that a resumed run repeats are replaced.
 
-    def __enter__(self) -> Tracker:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def __call__(self, record: Record) -> None:
-        step = record["round"]
-        if self._writer is None:
-            self._writer = self._make(str(self._folder), purge_step=step, flush_secs=5)
-        values = {f"round/{k}": record.get(k) for k in (*ROUND, "drift")}
-        values |= {f"costs/{k}": record.get(k) for k in COSTS}
-        values |= {f"metrics/{k}": v for k, v in record.get("metrics", {}).items()}
-        if record.get("clipped") is not None:
-            values["round/clipped"] = float(record["clipped"])
-        for name, value in values.items():
-            if value is not None and math.isfinite(value):
-                self._writer.add_scalar(name, value, step)
-
-
-def _summary_writer() -> Any:
+    Raises:
+        EpisodeError: TensorBoard is not installed.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise EpisodeError("Tracking needs tensorboard: pip install 'episode-fl[track]'.") from None
-    return SummaryWriter
+    with ExitStack() as stack:
+        writers: list[Any] = []
+
+        def observe(record: Record) -> None:
+            step = record["round"]
+            if not writers:
+                make = SummaryWriter(str(folder / EVENTS), purge_step=step, flush_secs=5)
+                writers.append(stack.enter_context(make))
+            values = {f"round/{k}": record.get(k) for k in ROUND}
+            values |= {f"costs/{k}": record.get(k) for k in COSTS}
+            values |= {f"metrics/{k}": v for k, v in record.get("metrics", {}).items()}
+            for name, value in values.items():
+                if value is not None and math.isfinite(value):
+                    writers[0].add_scalar(name, float(value), step)
+
+        yield observe

@@ -196,10 +196,8 @@ class _Training:
         """Return what this process wants done after the round."""
         due = time.monotonic() - self.saved_at >= self.job.record.checkpoint_seconds
         due = due and self.job.processes.writes
-        stop = self.stop is not None and self.stop()
-        return (Request.CHECKPOINT if due else Request.NONE) | (
-            Request.STOP if stop else Request.NONE
-        )
+        wanted = Request.CHECKPOINT if due else Request.NONE
+        return wanted | Request.STOP if self.stop is not None and self.stop() else wanted
 
     def _evaluation_is_due(self, rounds_played: int) -> bool:
         plan = self.job.plan

@@ -14,9 +14,10 @@ from torch.utils.data import default_collate
 from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
 from episode.errors import ClientError, EpisodeError
-from episode.federation.protocols import Draw, LabelCounts, Objective, Task
+from episode.federation.protocols import Draw, Objective, Task
 from episode.federation.state import Buffers
 from episode.randomness import derive
+from episode.results.store import LabelCounts
 from episode.tasks.precision import Precision, check_precision
 from episode.tasks.second_derivatives import hessian_product
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from episode.data.partition import Partition, count_labels
-from episode.errors import unknown
-from episode.federation.protocols import LabelCounts, Task
+from episode.federation.protocols import Task
+from episode.results.store import LabelCounts
 
 
 class TaskSettings(BaseModel):
@@ -62,18 +62,6 @@ class TaskSettings(BaseModel):
     def suggestions(self) -> dict[str, dict[str, Any]]:
         """Return values for the other sections of a config that fit these settings."""
         return self.defaults
-
-    def on_split(self, split: str) -> Self:
-        """Return the same settings, evaluated on this split; unchanged if the task has no splits.
-
-        Raises:
-            EpisodeError: The task has splits, but none of this name.
-        """
-        if not self.splits:
-            return self
-        if split not in self.splits:
-            raise unknown("split", split, self.splits)
-        return self.model_copy(update={"evaluate_on": split})
 
     def partition(self, seed: int) -> Partition | None:
         """Return which client has which examples, without building a model.
