@@ -33,26 +33,26 @@ def norm(v: Vector) -> Scalar:
 
 def add_(v: Vector, w: Vector, scale: float = 1.0) -> None:
     """v ← v + scale · w."""
-    torch._foreach_add_(_blocks(v), _blocks(w), alpha=scale)
+    torch._foreach_add_(blocks_of(v), blocks_of(w), alpha=scale)
 
 
 def descend_(x: Vector, size: Scalar, g: Vector) -> None:
     """x ← x - size · g."""
     if isinstance(size, Tensor):
-        for x_k, g_k in zip(_blocks(x), _blocks(g), strict=True):
+        for x_k, g_k in zip(blocks_of(x), blocks_of(g), strict=True):
             x_k.addcmul_(g_k, size, value=-1)
     else:
-        torch._foreach_add_(_blocks(x), _blocks(g), alpha=-size)
+        torch._foreach_add_(blocks_of(x), blocks_of(g), alpha=-size)
 
 
 def scale_(v: Vector, factor: float) -> None:
     """v ← factor · v."""
-    torch._foreach_mul_(_blocks(v), factor)
+    torch._foreach_mul_(blocks_of(v), factor)
 
 
 def copy_(v: Vector, w: Vector) -> None:
     """v ← w."""
-    torch._foreach_copy_(_blocks(v), _blocks(w))
+    torch._foreach_copy_(blocks_of(v), blocks_of(w))
 
 
 def cut(flat: Tensor, like: Vector) -> Vector:
@@ -84,5 +84,6 @@ def maximum(a: Scalar, b: Scalar) -> Scalar:
     return a if a > b or math.isnan(a) else b
 
 
-def _blocks(v: Vector) -> list[Tensor]:
+def blocks_of(v: Vector) -> list[Tensor]:
+    """Return the blocks of a vector; a flat one is its own only block."""
     return [v] if isinstance(v, Tensor) else v

@@ -60,18 +60,17 @@ def save_part(
     folder: Path,
     clients: Mapping[int, ClientState],
     identity: str,
-    *,
+    place: tuple[int, int],
     round: int,
-    rank: int,
-    ranks: int,
     previous: int,
 ) -> str:
     """Write one rank's clients beside a checkpoint to come, and return the part's name.
 
     The name is empty if these clients have nothing to keep. The rank also removes its own parts
     that belong neither to this round nor to the `previous` checkpoint, because the server's file
-    may be on another host.
+    may be on another host. `place` is the rank and the number of ranks.
     """
+    rank, ranks = place
     for path in folder.glob(f"clients-*-rank-{rank}-of-{ranks}.safetensors"):
         if int(path.name.split("-")[1]) not in (round, previous):
             path.unlink(missing_ok=True)

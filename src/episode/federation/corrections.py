@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
-from episode.core.vectors import Vector
+from episode.core.vectors import Vector, blocks_of
 
 V = TypeVar("V", Tensor, list[Tensor])
 
@@ -27,10 +27,10 @@ def first_memory_is_probed(algorithm: Algorithm) -> bool:
 def write_shift(out: Vector, G: Vector, local: Vector | None) -> None:
     """out ← G_r - G_r^i, which corrects every local step (line 9); G_r^i is zero if None."""
     if local is None:
-        for o, g in zip(_blocks(out), _blocks(G), strict=True):
+        for o, g in zip(blocks_of(out), blocks_of(G), strict=True):
             o.copy_(g)
         return
-    for o, g, own in zip(_blocks(out), _blocks(G), _blocks(local), strict=True):
+    for o, g, own in zip(blocks_of(out), blocks_of(G), blocks_of(local), strict=True):
         torch.sub(g, own, out=o)
 
 
@@ -63,7 +63,3 @@ def mean_memory(mean: V, change: V, share: float = 1.0) -> V:
     if isinstance(mean, Tensor):
         return mean + change * share
     return [mean_memory(m, c, share) for m, c in zip(mean, change, strict=True)]
-
-
-def _blocks(v: Vector) -> list[Tensor]:
-    return [v] if isinstance(v, Tensor) else v

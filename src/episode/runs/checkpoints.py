@@ -55,15 +55,8 @@ class Checkpoints:
         processes, folder, parts = self._processes, self._path.parent, []
         if processes.size > 1:
             processes.enter(f"at the checkpoint after round {server.round - 1}")
-            name = checkpoint.save_part(
-                folder,
-                clients,
-                self._identity,
-                round=server.round,
-                rank=processes.rank,
-                ranks=processes.size,
-                previous=self.round,
-            )
+            last, place = self.round, (processes.rank, processes.size)
+            name = checkpoint.save_part(folder, clients, self._identity, place, server.round, last)
             parts = [n for n in processes.gather(f"part-{server.round}", name) if n]
             clients = {}
         if processes.writes:
