@@ -79,8 +79,8 @@ class Algorithm:
                 f"probe_batches is {self.probe_batches}, but {row} correction makes no probe: "
                 "use Resampled or Synchronous, or leave it at 1."
             )
-        if self.weighting not in ("uniform", "examples"):
-            raise unknown("weighting", self.weighting, ("uniform", "examples"))
+        if self.weighting not in (choices := ("uniform", "examples")):
+            raise unknown("weighting", self.weighting, choices)
 
     def step(
         self,
@@ -113,6 +113,11 @@ class Algorithm:
         descend_(x, size, g)  # line 10
         return size, g_norm
 
+    @property
+    def summary(self) -> str:
+        """The names of its correction and clipping, for `episode list`."""
+        return f"[{self.correction.name} x {self.clipping.name}]"
+
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values from which `from_dict` builds an equal algorithm.
 
@@ -133,9 +138,7 @@ class Algorithm:
             "correction": CORRECTIONS.describe(self.correction),
             "clipping": CLIPPINGS.describe(self.clipping),
             **descent,
-            "probe_batches": self.probe_batches,
-            "reuse_probe": self.reuse_probe,
-            "weighting": self.weighting,
+            **{name: getattr(self, name) for name in ("probe_batches", "reuse_probe", "weighting")},
         }
 
     @classmethod
@@ -195,13 +198,11 @@ class Algorithm:
                 f"algorithm is {name!r}: give a name, such as 'episode', or an "
                 "Algorithm(correction, clipping)."
             )
-        replaced = _INLINED if "descent" in options else ()
-        values = {k: v for k, v in found.to_dict().items() if k not in replaced}
-        return cls.from_dict({**values, **options}) if options else found
+        keep = found.to_dict().keys() - (_INLINED if "descent" in options else ())
+        return cls.from_dict({k: found.to_dict()[k] for k in keep} | options) if options else found
 
 
 _INLINED = {f.name for f in fields(Descent)}
-
 _BUILT_IN = {
     "fedavg": Algorithm(Uncorrected(), Unclipped()),
     "celgc": Algorithm(Uncorrected(), PerStep()),
