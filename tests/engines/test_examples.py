@@ -37,7 +37,7 @@ def test_the_engine_example_runs(tmp_path: Path) -> None:
     command += ["--set", "budget.rounds=3", "--folder", str(tmp_path / "run")]
     ended = torchrun(2, command)
     assert ended.code == 0, ended.output
-    assert "2; 6 collectives of" in ended.output
+    assert "2; 6 collectives, " in ended.output
 
 
 def test_the_wide_area_benchmark_says_why_it_cannot_run() -> None:
