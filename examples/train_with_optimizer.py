@@ -30,6 +30,7 @@ class Reader(nn.Module):
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(rank)  # each silo draws its own batches, the same in every run
 digits = load_digits()
 images = torch.tensor(digits.images, dtype=torch.float32) / 8 - 1
 labels = torch.tensor(digits.target)
