@@ -10,6 +10,7 @@ checksums and requests arrive bit for bit.
 from __future__ import annotations
 
 import functools
+import json
 import operator
 import os
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from episode.engines.simulation import Simulation, usable_cores
 from episode.errors import ClusterError
 from episode.federation.job import EngineSettings, Job
 from episode.federation.processes import Processes
-from episode.federation.protocols import Engine, Phase, Reply, Request, Task
+from episode.federation.protocols import Engine, Evaluation, Phase, Reply, Request, Task
 from episode.federation.state import Buffers, ClientState
 from episode.federation.worker import ReplyForm
 
@@ -50,6 +51,7 @@ class Distributed(Engine):
         super().__init__()
         self.cluster = cluster
         self._requests = Request.NONE
+        self._evaluations = 0
         self._algorithm = algorithm
         self._clients = range(cluster.rank, task.num_clients, cluster.size)
         neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", cluster.size))
@@ -80,6 +82,26 @@ class Distributed(Engine):
         options = (broadcast.get(name, 0) for name in ("memorise", "measure_every"))
         form = ReplyForm.of(self._algorithm, phase, *options)
         return self._exchange(form, part, cohort, mine, broadcast)
+
+    def evaluate(
+        self, task: Task, x: Tensor, buffers: Buffers, clients: Sequence[int] = ()
+    ) -> Evaluation:
+        """Let each rank evaluate its own data; the first one combines what they have measured."""
+        self.cluster.enter("in an evaluation")
+        part = task.evaluate_part(x, buffers)
+        mine = [c for c in clients if c in self._clients]
+        own = {c: dict(task.evaluate_client(c, x, buffers)) for c in mine}
+        self._evaluations += 1
+        text = json.dumps([part, own])
+        found = [
+            json.loads(text)
+            for text in self.cluster.gather(f"evaluation-{self._evaluations}", text)
+        ]
+        if not found:
+            return Evaluation()
+        by_client = {int(c): metrics for _, held in found for c, metrics in held.items()}
+        metrics = task.evaluate(x, buffers) if part is None else task.combine([p for p, _ in found])
+        return Evaluation(dict(metrics), dict(sorted(by_client.items())))
 
     def client_states(self) -> dict[int, ClientState]:
         """Return the states of this rank's own clients."""

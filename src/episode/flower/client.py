@@ -89,10 +89,16 @@ def _client_of(context: Context) -> int:
     return number
 
 
+def _partitions_of(context: Context) -> int:
+    """Return how many sites there are, as this site was told; 0 if it was not."""
+    partitions = context.node_config.get("num-partitions")
+    return partitions if isinstance(partitions, int) else 0
+
+
 def _introduce(
     app: ClientApp, make_site: MakeSite, message: Message, context: Context
 ) -> RecordDict:
-    client, partitions = _client_of(context), context.node_config.get("num-partitions")
+    client = _client_of(context)
     config: dict[str, Any] = dict(message.content.config_records["config"])
     if "algorithm" in config:  # a piece of it that this site lacks is reported before round 0
         Algorithm.from_dict(json.loads(config["algorithm"]))
@@ -101,7 +107,7 @@ def _introduce(
     label = {
         "status": "done",
         "client": client,
-        "partitions": partitions if isinstance(partitions, int) else 0,
+        "partitions": _partitions_of(context),
         "examples": site.task.examples(client),
         "size": x.numel(),
         "dtype": str(x.dtype),
@@ -242,12 +248,12 @@ def attach(
         model = model_fn()
         task = NeuralTask(
             model,
-            [data_fn(context)],
+            {client: data_fn(context)},
             loss,
             batch_size=size,
             seed=seed,
             collate=collate,
-            first=client,
+            num_clients=max(client + 1, _partitions_of(context)),
         )
         return Site(task, client, Layout.of(model))
 

@@ -56,7 +56,8 @@ def fit(
 
     Args:
         model: Any module. Its trainable parameters and buffers are trained and averaged.
-        clients: One map-style dataset, or tuple of tensors, per client.
+        clients: One map-style dataset, or tuple of tensors, per client; `LazyClients` opens those
+            of many clients when they are needed.
         loss: `loss(model, batch)` returns the mean loss of the batch, a scalar.
         eta: Step size η.
         gamma: Length γ of a clipped step. Rounds are clipped if the norm of the global gradient is
@@ -123,7 +124,7 @@ def fit(
     plan.check(task.num_clients)
     device = str(next(model.parameters()).device)
     settings = EngineSettings(str(engine), workers, device, timeout_seconds)
-    job = Job(plan, task, _describe(plan, task, batch_size, record), settings, record)
+    job = Job(plan, task, _describe(plan, task, clients, batch_size, record), settings, record)
     return _join_and_train(job, folder, observe, monitor)
 
 
@@ -149,18 +150,21 @@ def _check_types(values: dict[str, Any], kind: Any, wanted: str) -> None:
 
 
 def _describe(
-    plan: Plan, task: NeuralTask, batch_size: int, record: RecordSettings
+    plan: Plan, task: NeuralTask, clients: Sequence[Any], batch_size: int, record: RecordSettings
 ) -> dict[str, Any]:
     """Return what identifies the run's folder: settings, shapes, and a few examples of the data.
 
-    The code of the model and the loss cannot be compared.
+    Of clients that are opened when they are needed, three are compared. The code of the model and
+    the loss cannot be compared.
     """
+    n = task.num_clients
+    chosen = range(n) if isinstance(clients, (list, tuple)) else sorted({0, n // 2, n - 1})
     shapes = {name: list(p.shape) for name, p in task.model.named_parameters() if p.requires_grad}
     described = {
         "name": type(task.model).__name__,
         "parameters": shapes,
-        "examples": [task.examples(c) for c in range(task.num_clients)],
-        "data": [batches.fingerprint() for batches in task.batches],
+        "examples": [task.examples(c) for c in chosen],
+        "data": [task.batches[c].fingerprint() for c in chosen],
         "batch_size": batch_size,
         "precision": task.precision,
     }

@@ -180,7 +180,8 @@ class _Training:
             reason = divergence(server, telemetry)
             record = {**make_record(telemetry, server), **engine.notes()}
             if reason is None and self._evaluation_is_due(server.round):
-                record["metrics"] = dict(self.job.task.evaluate(server.x, server.buffers))
+                found = engine.evaluate(self.job.task, server.x, server.buffers)
+                record["metrics"] = found.metrics
             self._write_down(record)
             if reason is not None:
                 return self._end_diverged(before, server, reason)
@@ -201,8 +202,6 @@ class _Training:
 
     def _evaluation_is_due(self, rounds_played: int) -> bool:
         plan = self.job.plan
-        if not self.job.processes.writes:
-            return False
         every = self.job.record.evaluate_every * plan.rounds_of_one_step
         return rounds_played == plan.rounds_to_play or bool(every and rounds_played % every == 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils.data import default_collate
 
 from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
+from episode.data.clients import ClientBatches, LazyClients
 from episode.errors import ClientError, EpisodeError
 from episode.federation.protocols import Draw, Objective, Task
 from episode.federation.state import Buffers
@@ -27,12 +29,34 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 """Returns metrics of a model in evaluation mode, by name."""
 
 
+class SharedEvaluation(ABC):
+    """An evaluation that processes or sites share: each measures what is on its own data.
+
+    It is also an `Evaluate`, for a process that has all the data.
+    """
+
+    @abstractmethod
+    def part(self, model: nn.Module) -> dict[str, Any]:
+        """Return what was measured on the data that are here, as JSON values."""
+
+    @abstractmethod
+    def combine(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Return metrics from the parts of all processes; the order of parts does not matter."""
+
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        """Return the metrics on the data that are here."""
+        return self.combine([self.part(model)])
+
+
 class NeuralTask(Task):
     """A model, its loss and its clients' data, as a task for any algorithm and engine.
 
     Args:
         model: Its trainable parameters are trained. Frozen ones are shared by all replicas.
-        clients: One dataset per client: a tuple of tensors, or any map-style dataset.
+        clients: One dataset per client: a tuple of tensors, or any map-style dataset. A list is
+            checked at once; of another sequence, such as `LazyClients`, each client is opened when
+            it is needed. With `num_clients`, a mapping from the numbers of those clients whose
+            data are here.
         loss: Returns a scalar from the model and a batch: the mean over the batch.
         batch_size: Examples in a batch; a client with fewer trains on all of them at every step.
         seed: Random seed of the batches, and of layers such as dropout.
@@ -40,8 +64,9 @@ class NeuralTask(Task):
         collate: Makes a batch from a list of examples of a map-style dataset.
         precision: `bfloat16` computes losses under torch's autocast; parameters, gradients and
             steps keep the model's own precision.
-        first: Number of the first client, if these are not all clients of a federation.
         label_counts: How many examples of each label the clients have, to store with a run.
+        client_names: Names of all clients, for tables and reports.
+        num_clients: Number N of all clients, if `clients` are not all of them.
 
     Raises:
         EpisodeError: The model, the data or the loss cannot be used; says what is needed.
@@ -62,7 +87,7 @@ class NeuralTask(Task):
     def __init__(
         self,
         model: nn.Module,
-        clients: Sequence[Any],
+        clients: Sequence[Any] | Mapping[int, Any],
         loss: Loss,
         *,
         batch_size: int,
@@ -70,43 +95,41 @@ class NeuralTask(Task):
         evaluate: Evaluate | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
         precision: Precision = "float32",
-        first: int = 0,
         label_counts: LabelCounts | None = None,
+        client_names: Sequence[str] = (),
+        num_clients: int | None = None,
     ) -> None:
-        _check(model, clients, loss, batch_size)
+        _check(model, clients, loss, batch_size, num_clients)
         check_precision(precision, next(model.parameters()).device.type)
         self.precision = precision
         self.model = model
         self.loss = loss
         self.seed = seed
         self.label_counts = label_counts
-        self.batches = [
-            Batches(data, batch_size, seed, client, collate)
-            for client, data in enumerate(clients, first)
-        ]
-        self.num_clients = len(self.batches)
-        self._first = first
+        self.client_names = client_names
+        self.num_clients = num_clients or len(clients)
+        self._clients = clients
         self._evaluate = evaluate
-        small = [i for i, b in enumerate(self.batches, first) if b.batch_size < batch_size]
-        if small:
-            names = f"Clients {small} have" if len(small) > 1 else f"Client {small[0]} has"
-            warnings.warn(
-                f"{names} fewer examples than a batch of {batch_size}: "
-                "each trains on all it has at every step.",
-                stacklevel=3,
-            )
+        numbers = sorted(clients) if isinstance(clients, Mapping) else range(len(clients))
+        self.batches = ClientBatches(
+            lambda client: Batches(clients[client], batch_size, seed, client, collate), numbers
+        )
+        if isinstance(clients, (list, tuple, Mapping)):
+            _warn_of_small_clients(self.batches, batch_size)
         self.draws_random_numbers = False  # until the first loss is tried
         replica = _Replica(self)
         self._start = replica.x.clone(), replica.buffers()
-        self.draws_random_numbers = _try_loss(replica, first)
+        if numbers:
+            self.draws_random_numbers = _try_loss(replica, numbers[0])
         self._evaluated_replica = _Replica(self) if evaluate else None
 
-    def examples(self, client: int) -> int:
-        return self.batches_of(client).examples
+    @property
+    def clients(self) -> Sequence[int]:
+        return list(self.batches)
 
-    def batches_of(self, client: int) -> Batches:
-        """Return the batches of a client, by its number in the federation."""
-        return self.batches[client - self._first]
+    def examples(self, client: int) -> int:
+        known = self._clients.examples if isinstance(self._clients, LazyClients) else None
+        return self.batches[client].examples if known is None else int(known[client])
 
     def initial(self) -> tuple[Tensor, Buffers]:
         return self._start[0].clone(), self._start[1]
@@ -115,13 +138,9 @@ class NeuralTask(Task):
         return _Replica(self)
 
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
-        if self._evaluate is None or self._evaluated_replica is None:
+        if self._evaluate is None:
             return {}
-        self._evaluated_replica.x.copy_(x)
-        self._evaluated_replica.load_buffers(buffers)
-        module = self._evaluated_replica.module.eval()
-        with torch.no_grad(), self.autocast(x.device):
-            metrics = self._evaluate(module)
+        metrics = self._evaluated(self._evaluate, x, buffers)
         try:
             return {str(name): float(value) for name, value in metrics.items()}
         except (AttributeError, TypeError, ValueError, RuntimeError):
@@ -129,6 +148,25 @@ class NeuralTask(Task):
                 f"evaluate(model) returned {_short(metrics)}: it must return a dict of names and "
                 'numbers, for example {"accuracy": 0.9}.'
             ) from None
+
+    def evaluate_part(self, x: Tensor, buffers: Buffers) -> dict[str, Any] | None:
+        if not isinstance(self._evaluate, SharedEvaluation):
+            return None
+        found: dict[str, Any] = self._evaluated(self._evaluate.part, x, buffers)
+        return found
+
+    def combine(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        assert isinstance(self._evaluate, SharedEvaluation)
+        return self._evaluate.combine(parts)
+
+    def _evaluated(self, function: Callable[[nn.Module], Any], x: Tensor, buffers: Buffers) -> Any:
+        """Return what the function returns for the model at x̄, in evaluation mode."""
+        replica = self._evaluated_replica
+        assert replica is not None
+        replica.x.copy_(x)
+        replica.load_buffers(buffers)
+        with torch.no_grad(), self.autocast(x.device):
+            return function(replica.module.eval())
 
     def install(self, x: Tensor, buffers: Buffers) -> nn.Module:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -196,7 +234,7 @@ class _Replica(Objective):
         if self._task.draws_random_numbers:
             key = (self._task.seed, "model", draw.client, draw.stream, draw.index)
             torch.manual_seed(derive(*key))
-        batch = self._task.batches_of(draw.client).draw(draw.stream, draw.index)
+        batch = self._task.batches[draw.client].draw(draw.stream, draw.index)
         with self._autocast:
             return self._task.loss(self.module, to_device(batch, self._device))
 
@@ -230,7 +268,20 @@ def to_device(batch: Any, device: torch.device) -> Any:
     return batch
 
 
-def _check(model: nn.Module, clients: Sequence[Any], loss: Loss, batch_size: int) -> None:
+def _warn_of_small_clients(batches: Mapping[int, Batches], batch_size: int) -> None:
+    small = [client for client in batches if batches[client].batch_size < batch_size]
+    if small:
+        names = f"Clients {small} have" if len(small) > 1 else f"Client {small[0]} has"
+        warnings.warn(
+            f"{names} fewer examples than a batch of {batch_size}: "
+            "each trains on all it has at every step.",
+            stacklevel=4,
+        )
+
+
+def _check(
+    model: nn.Module, clients: Any, loss: Loss, batch_size: int, num_clients: int | None
+) -> None:
     if not isinstance(model, nn.Module):
         raise EpisodeError(f"model is a {type(model).__name__}: give an nn.Module.")
     if not callable(loss):
@@ -252,14 +303,16 @@ def _check(model: nn.Module, clients: Sequence[Any], loss: Loss, batch_size: int
         raise EpisodeError(f"The parameters are {trainable[0].dtype}: real floats are needed.")
     if trainable[0].is_meta:
         raise EpisodeError("The model is on the meta device: give it storage with to_empty first.")
+    if batch_size < 1:
+        raise EpisodeError(f"batch_size is {batch_size}: it must be 1 or more.")
+    if num_clients is not None:
+        return
     if isinstance(clients, Mapping) or not isinstance(clients, Sequence):
         raise EpisodeError(
             f"clients is a {type(clients).__name__}: give a list with one dataset per client."
         )
     if len(clients) == 0:
         raise EpisodeError("There are no clients: give at least one dataset.")
-    if batch_size < 1:
-        raise EpisodeError(f"batch_size is {batch_size}: it must be 1 or more.")
 
 
 def _short(value: Any) -> str:

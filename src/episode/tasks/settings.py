@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -10,6 +12,20 @@ from pydantic import BaseModel, ConfigDict
 from episode.data.partition import Partition, count_labels
 from episode.federation.protocols import Task
 from episode.results.store import LabelCounts
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of a federation that one process builds: some clients, all of them, or none."""
+
+    clients: Sequence[int] | None = None
+    """The clients whose data are needed here; None for all."""
+    agreed: Mapping[str, Any] = field(default_factory=dict)
+    """What sites have agreed on before round 0, as `TaskSettings.agree` returned it."""
+
+    def has(self, client: int) -> bool:
+        """Whether this client's data are needed here."""
+        return self.clients is None or client in self.clients
 
 
 class TaskSettings(BaseModel):
@@ -58,6 +74,19 @@ class TaskSettings(BaseModel):
             seed: Random seed of everything that the task draws at random.
             device: Where the model computes, such as `cpu` or `cuda:0`.
         """
+
+    def build_share(self, share: Share, seed: int, device: str) -> Task:
+        """Build the task with the data of some clients only: a rank's, a site's, or nobody's.
+
+        By default the whole task is built. Override it to keep everybody's data where they are;
+        which examples a client has must not depend on the share.
+        """
+        return self.build(seed, device)
+
+    def sizes(self, seed: int) -> Sequence[int] | None:
+        """Return how many examples each client has, before the task is built; None if unknown."""
+        found = self.partition(seed)
+        return None if found is None else [len(part) for part in found.parts]
 
     def suggestions(self) -> dict[str, dict[str, Any]]:
         """Return values for the other sections of a config that fit these settings."""
