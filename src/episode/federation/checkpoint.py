@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from episode.core.vectors import bytes_of
 from episode.errors import EpisodeError
 from episode.federation.state import Buffers, ClientState, Counts, ServerState
 from episode.files import write_whole
@@ -214,5 +215,5 @@ def _checksum(tensors: Mapping[str, Tensor]) -> int:
     value = 0
     for name in sorted(tensors):
         value = zlib.crc32(name.encode(), value)
-        value = zlib.crc32(tensors[name].numpy().tobytes(), value)
+        value = zlib.crc32(bytes_of(tensors[name]), value)
     return value

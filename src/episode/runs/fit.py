@@ -10,6 +10,15 @@ from typing import Any
 from torch import nn
 from torch.utils.data import default_collate
 
+from episode.arguments import (
+    folder_path,
+    function,
+    number,
+    positive,
+    seed_number,
+    shown,
+    whole_number,
+)
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
 from episode.engines import registry
@@ -101,35 +110,38 @@ def fit(
         >>> run.status
         'finished'
     """
-    _check_types({"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds,
-                  "timeout_seconds": timeout_seconds}, (int, float), "a number")  # fmt: skip
-    _check_types({"local_steps": local_steps, "rounds": rounds, "batch_size": batch_size,
-                  "seed": seed, "evaluate_every": evaluate_every,
-                  "workers": 1 if workers is None else workers}, int, "a whole number")  # fmt: skip
-    if cohorts is not None and not isinstance(cohorts, Cohorts):
-        raise EpisodeError(f"cohorts is {cohorts!r}: give Full(), Uniform(...) or Cyclic(...).")
+    eta, gamma, seed = number("eta", eta), number("gamma", gamma), seed_number(seed)
+    _check_objects(schedule, cohorts, engine, observe, monitor)
     plan = Plan(
         Algorithm.named(algorithm),
         schedule or Schedule(eta, gamma),
-        rounds,
-        local_steps,
+        whole_number("rounds", rounds, least=1),
+        whole_number("local_steps", local_steps, least=1),
         seed,
         cohorts or Full(),
     )
-    record = RecordSettings(evaluate_every, checkpoint_seconds)
+    record = RecordSettings(
+        whole_number("evaluate_every", evaluate_every, least=0),
+        number("checkpoint_seconds", checkpoint_seconds),
+    )
+    settings = EngineSettings(
+        engine,
+        None if workers is None else whole_number("workers", workers, least=1),
+        timeout_seconds=positive("timeout_seconds", timeout_seconds),
+    )
+    path = folder_path("folder", folder)
     task = NeuralTask(
         model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate,
         precision=precision,
     )  # fmt: skip
     plan.check(task.num_clients)
-    device = str(next(model.parameters()).device)
-    settings = EngineSettings(str(engine), workers, device, timeout_seconds)
-    job = Job(plan, task, _describe(plan, task, clients, batch_size, record), settings, record)
-    return _join_and_train(job, folder, observe, monitor)
+    settings = replace(settings, device=str(next(model.parameters()).device))
+    job = Job(plan, task, _describe(plan, task, clients, int(batch_size), record), settings, record)
+    return _join_and_train(job, path, observe, monitor)
 
 
 def _join_and_train(
-    job: Job, folder: str | Path | None, observe: Observe | None, monitor: bool | Monitor
+    job: Job, folder: Path | None, observe: Observe | None, monitor: bool | Monitor
 ) -> Run:
     processes = registry.join(job.engine, {"config": job.config})
     job = replace(job, processes=processes)
@@ -138,15 +150,26 @@ def _join_and_train(
         job = watch.watch(job)
         observe = combined(watch if processes.writes else None, observe)
     try:
-        return train(job, Path(folder) if folder is not None else None, observe)
+        return train(job, folder, observe)
     finally:
         processes.leave()
 
 
-def _check_types(values: dict[str, Any], kind: Any, wanted: str) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, kind):
-            raise EpisodeError(f"{name} is {value!r}: it must be {wanted}.")
+def _check_objects(schedule: Any, cohorts: Any, engine: Any, observe: Any, monitor: Any) -> None:
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise EpisodeError(f"schedule is {shown(schedule)}: give a Schedule(eta, gamma, ...).")
+    for name in ("eta", "gamma") if schedule is not None else ():
+        number(f"schedule.{name}", getattr(schedule, name))
+    if cohorts is not None and not isinstance(cohorts, Cohorts):
+        raise EpisodeError(
+            f"cohorts is {shown(cohorts)}: give Full(), Uniform(...) or Cyclic(...)."
+        )
+    if not isinstance(engine, str):
+        raise EpisodeError(f"engine is {shown(engine)}: give its name, such as 'simulation'.")
+    if observe is not None:
+        function("observe", observe, "takes the record of a round")
+    if not isinstance(monitor, (bool, Monitor, type(None))):
+        raise EpisodeError(f"monitor is {shown(monitor)}: give True, False or a Monitor(...).")
 
 
 def _describe(

@@ -100,7 +100,8 @@ class RunFolder:
     def finish(self, summary: dict[str, Any], model: dict[str, Tensor] | None = None) -> None:
         """Write the model, then the summary: a folder with a summary is complete."""
         if model is not None:
-            copies = {name: t.detach().cpu().clone() for name, t in model.items()}
+            tensors = {name: t for name, t in model.items() if isinstance(t, Tensor)}
+            copies = {name: _storable(t) for name, t in tensors.items()}
             write_tensors(self.path / store.MODEL, copies)
         self._write(store.SUMMARY, store.dumps(summary, indent=2) + "\n")
 
@@ -130,6 +131,16 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text.encode(), only_writer=True)  # we hold the lock
+
+
+def _storable(tensor: Tensor) -> Tensor:
+    """Return a copy that safetensors can store; complex128 become pairs, sparse tensors dense."""
+    values = tensor.detach().cpu()
+    if values.layout != torch.strided:
+        values = values.to_dense()
+    if values.dtype == torch.complex128:
+        values = torch.view_as_real(values.resolve_conj())
+    return values.clone(memory_format=torch.contiguous_format)
 
 
 def environment() -> dict[str, Any]:
