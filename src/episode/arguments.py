@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from episode.errors import EpisodeError
+
+T = TypeVar("T")
 
 
 def number(name: str, value: Any) -> float:
@@ -60,13 +63,16 @@ def function(name: str, value: Any, purpose: str) -> None:
         raise EpisodeError(f"{name} is {shown(value)}: give a function that {purpose}.")
 
 
-def folder_path(name: str, value: Any) -> Path | None:
-    """Return the path of a folder; None for None."""
-    if value is None:
-        return None
+def folder_path(name: str, value: Any) -> Path:
+    """Return the path of a folder."""
     if isinstance(value, (str, Path)) and str(value) and "\0" not in str(value):
         return Path(value)
-    raise EpisodeError(f"{name} is {shown(value)}: give the path of a folder, or None.")
+    raise EpisodeError(f"{name} is {shown(value)}: give the path of a folder.")
+
+
+def optional(check: Callable[..., T], name: str, value: Any, *args: Any, **rest: Any) -> T | None:
+    """Return what a check returns; None for None."""
+    return None if value is None else check(name, value, *args, **rest)
 
 
 def shown(value: Any) -> str:

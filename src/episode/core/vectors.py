@@ -70,6 +70,11 @@ def holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
     return torch.promote_types(wide, narrow) == wide
 
 
+def as_real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor `[...]` as its real and imaginary parts `[..., 2]`, if it is one."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def bytes_of(tensor: Tensor) -> bytes:
     """Return a tensor's values as bytes, also of types that numpy does not have (bfloat16)."""
     values = tensor.detach().cpu().resolve_conj().contiguous().reshape(-1)

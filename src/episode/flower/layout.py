@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from episode.core.vectors import bytes_of
+from episode.core.vectors import as_real, bytes_of
 from episode.federation.state import Buffers
-from episode.tasks.model_buffers import as_buffer, as_real
+from episode.tasks.model_buffers import as_buffer
 
 Shapes = dict[str, list[int]]
 

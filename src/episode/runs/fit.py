@@ -14,6 +14,7 @@ from episode.arguments import (
     folder_path,
     function,
     number,
+    optional,
     positive,
     seed_number,
     shown,
@@ -111,7 +112,8 @@ def fit(
         'finished'
     """
     eta, gamma, seed = number("eta", eta), number("gamma", gamma), seed_number(seed)
-    _check_objects(schedule, cohorts, engine, observe, monitor)
+    check_rules(schedule, cohorts)
+    _check_objects(engine, observe, monitor)
     plan = Plan(
         Algorithm.named(algorithm),
         schedule or Schedule(eta, gamma),
@@ -126,10 +128,10 @@ def fit(
     )
     settings = EngineSettings(
         engine,
-        None if workers is None else whole_number("workers", workers, least=1),
+        optional(whole_number, "workers", workers, least=1),
         timeout_seconds=positive("timeout_seconds", timeout_seconds),
     )
-    path = folder_path("folder", folder)
+    path = optional(folder_path, "folder", folder)
     task = NeuralTask(
         model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate,
         precision=precision,
@@ -155,7 +157,8 @@ def _join_and_train(
         processes.leave()
 
 
-def _check_objects(schedule: Any, cohorts: Any, engine: Any, observe: Any, monitor: Any) -> None:
+def check_rules(schedule: Any, cohorts: Any) -> None:
+    """Refuse a schedule and a rule for cohorts that are none, or cannot be stored with a run."""
     if schedule is not None and not isinstance(schedule, Schedule):
         raise EpisodeError(f"schedule is {shown(schedule)}: give a Schedule(eta, gamma, ...).")
     for name in ("eta", "gamma") if schedule is not None else ():
@@ -164,10 +167,12 @@ def _check_objects(schedule: Any, cohorts: Any, engine: Any, observe: Any, monit
         raise EpisodeError(
             f"cohorts is {shown(cohorts)}: give Full(), Uniform(...) or Cyclic(...)."
         )
+
+
+def _check_objects(engine: Any, observe: Any, monitor: Any) -> None:
     if not isinstance(engine, str):
         raise EpisodeError(f"engine is {shown(engine)}: give its name, such as 'simulation'.")
-    if observe is not None:
-        function("observe", observe, "takes the record of a round")
+    optional(function, "observe", observe, "takes the record of a round")
     if not isinstance(monitor, (bool, Monitor, type(None))):
         raise EpisodeError(f"monitor is {shown(monitor)}: give True, False or a Monitor(...).")
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from episode.arguments import function, whole_number
+from episode.arguments import function, optional, whole_number
 from episode.data.batches import Batches
 from episode.errors import EpisodeError
 from episode.tasks.model_buffers import check_buffers
@@ -19,8 +19,7 @@ from episode.tasks.model_buffers import check_buffers
 def check_functions(loss: Any, evaluate: Any, collate: Any) -> None:
     """Refuse what cannot be called."""
     function("loss", loss, "returns a scalar from (model, batch)")
-    if evaluate is not None:
-        function("evaluate", evaluate, "returns metrics by name from a model")
+    optional(function, "evaluate", evaluate, "returns metrics by name from a model")
     function("collate", collate, "makes a batch of a list of examples")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from episode.core.vectors import holds
+from episode.core.vectors import as_real, holds
 from episode.errors import EpisodeError
 from episode.federation.state import Buffers
 
@@ -65,11 +65,6 @@ def write_buffers(model: nn.Module, buffers: Buffers) -> None:
             kind, size = _is_averaged(buffer), buffer.numel() * (1 + buffer.is_complex())
             buffer.copy_(as_buffer(left[kind][:size], buffer))
             left[kind] = left[kind][size:]
-
-
-def as_real(tensor: Tensor) -> Tensor:
-    """Return a complex tensor `[...]` as pairs of its real and imaginary parts, `[..., 2]`."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def as_buffer(values: Tensor, like: Tensor) -> Tensor:
