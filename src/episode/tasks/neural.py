@@ -177,7 +177,12 @@ class NeuralTask(Task):
         return self.model
 
     def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor]:
-        return self.install(x, buffers).state_dict()
+        state = self.install(x, buffers).state_dict()
+        if not self.batches:  # a server without data has only places for frozen parameters
+            for name, p in self.model.named_parameters():
+                if not p.requires_grad:
+                    del state[name]
+        return state
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """Return the context in which the model computes."""
