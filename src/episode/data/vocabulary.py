@@ -88,7 +88,7 @@ def listed_words(words: Mapping[str, int], path: Path) -> Vocabulary:
     row_of = np.full(len(words), -1, np.int32)
     for word, number in words.items():
         row_of[number] = row_of_listed.get(word, row_of_listed.get(word.lower(), -1))
-    row_of[:MARKS] = range(MARKS)
+    row_of[:MARKS] = np.arange(MARKS)[: len(words)]
     checksum = f"{zlib.crc32(chr(10).join(listed).encode()):08x}"
     rows, covered = MARKS + len(listed), int((row_of[MARKS:] >= 0).sum())
     return Vocabulary(row_of, rows, covered, facts={"checksum": checksum, "size": rows})
