@@ -102,7 +102,7 @@ class SplitEvaluation(SharedEvaluation):
         self._splits = splits
 
     def part(self, model: nn.Module) -> dict[str, Any]:
-        """Return for each split a list of blocks: their place, loss, right answers and size."""
+        """Return the rows of each split's blocks: place, owner, loss, right answers and size."""
         device = next(model.parameters()).device
         found: dict[str, Any] = {}
         for name, split in self._splits.items():
@@ -115,7 +115,7 @@ class SplitEvaluation(SharedEvaluation):
                 right.append((scores.argmax(1) == labels).sum())
             sums = zip(_numbers(losses), _numbers(right), strict=True)
             found[name] = [
-                [*block.place, *values, len(block.rows)]
+                [*block.place, block.owner, *values, len(block.rows)]
                 for block, values in zip(split.blocks, sums, strict=True)
             ]
         return found
@@ -124,11 +124,26 @@ class SplitEvaluation(SharedEvaluation):
         metrics: dict[str, float] = {}
         for name in self._splits:
             rows = sorted(tuple(row) for part in parts for row in part.get(name, ()))
-            examples = sum(row[4] for row in rows)
+            examples = sum(row[5] for row in rows)
             if examples:
-                metrics[f"{name}_loss"] = sum(row[2] for row in rows) / examples
-                metrics[f"{name}_accuracy"] = sum(row[3] for row in rows) / examples
+                metrics[f"{name}_loss"] = sum(row[3] for row in rows) / examples
+                metrics[f"{name}_accuracy"] = sum(row[4] for row in rows) / examples
         return metrics
+
+    def check(self, part: Mapping[str, Any], client: int) -> None:
+        if not isinstance(part, Mapping) or not part.keys() <= self._splits.keys():
+            raise ValueError("it names other splits")
+        for rows in part.values():
+            places = set()
+            for *place, owner, loss, right, size in rows:
+                whole = [*place, owner, right, size]
+                if len(place) != 2 or not all(type(value) is int for value in whole):
+                    raise ValueError("a block is not of whole numbers")
+                if owner != client or not 0 <= right <= size <= EVALUATION_BATCH:
+                    raise ValueError("a block is not one of its own")
+                if type(loss) is not float or tuple(place) in places:
+                    raise ValueError("a block is there twice, or has no loss")
+                places.add(tuple(place))
 
 
 def _at_least_float32(scores: Tensor) -> Tensor:
