@@ -25,6 +25,7 @@ from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import Experiment, identity_of
 from episode.runs.folder import RunFolder
 from episode.runs.records import History, Observe, Record, Run, make_record
+from episode.tasks.settings import Share
 
 
 @contextlib.contextmanager
@@ -53,14 +54,16 @@ def prepared(read: Callable[[], Experiment]) -> Iterator[tuple[Experiment, Job]]
         processes.leave()
 
 
-def job_of(experiment: Experiment, processes: Processes | None = None) -> Job:
-    """Build the job that an experiment describes, with its task, for these processes."""
+def job_of(
+    experiment: Experiment, processes: Processes | None = None, share: Share | None = None
+) -> Job:
+    """Build the job that an experiment describes, with its task or a share of it."""
     processes = processes or Processes()
     device = processes.device(experiment.engine.device)
     check_device(device)
     job = Job(
         plan=experiment.plan(),
-        task=experiment.task.build(experiment.seed, device),
+        task=experiment.task.build_share(share or Share(), experiment.seed, device),
         config=experiment.to_dict(),
         engine=dataclasses.replace(experiment.engine, device=device),
         record=experiment.record,
