@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -271,6 +272,26 @@ def no_data(context: Context) -> Any:
         (grid(), {"algorithm": "epsode"}, "did you mean 'episode'"),
         (grid(), {"fraction_evaluate": 2}, "fraction_evaluate is 2"),
         (grid(), {"deadline": -1.0}, "deadline is -1"),
+        (grid(), {"deadline": 0}, "deadline is 0: it must be a number above 0"),
+        (grid(), {"eta": "0.1"}, "eta is '0.1': it must be a number"),
+        (grid(), {"gamma": True}, "gamma is True: it must be a number"),
+        (grid(), {"local_steps": 2.0}, "local_steps is 2.0: it must be a whole number"),
+        (grid(), {"local_steps": 0}, "local_steps is 0: it must be 1 or more"),
+        (grid(), {"seed": None}, "seed is None: it must be a whole number"),
+        (grid(), {"schedule": "cosine"}, "schedule is 'cosine': give a Schedule"),
+        (grid(), {"cohorts": 2}, "cohorts is 2: give Full"),
+        (grid(), {"num_sites": "3"}, "num_sites is '3': it must be a whole number"),
+        (grid(), {"num_sites": 0}, "num_sites is 0: it must be 1 or more"),
+        (grid(), {"min_replies": True}, "min_replies is True: it must be a whole number"),
+        (grid(), {"retries": 1.5}, "retries is 1.5: it must be a whole number"),
+        (grid(), {"start_seconds": float("nan")}, "start_seconds is nan"),
+        (grid(), {"max_norm": "1"}, "max_norm is '1': it must be a number"),
+        (grid(), {"folder": 3}, "folder is 3: give the path of a folder"),
+        (grid(), {"fraction_evaluate": "all"}, "fraction_evaluate is 'all'"),
+        (grid(), {"fraction_evaluate": True}, "fraction_evaluate is True"),
+        (grid(), {"evaluate_every": -1}, "evaluate_every is -1: it must be 0 or more"),
+        (grid(), {"weighted_by_key": 3}, "weighted_by_key is 3: give a name"),
+        (grid(), {"rounds": "3"}, "num_rounds is '3': it must be a whole number"),
     ],
 )
 def test_mistakes_are_named(network: LocalGrid, options: dict[str, Any], message: str) -> None:
@@ -292,6 +313,17 @@ def test_a_model_that_is_not_that_of_the_initial_arrays_is_named() -> None:
     single = ArrayRecord({n: t.float() for n, t in Net().state_dict().items()})
     with pytest.raises(EpisodeError, match=r"frozen|float64, but the initial arrays are"):
         strategy.start(grid=grid(), initial_arrays=single)
+
+
+def test_a_start_with_wrong_arguments_is_a_sentence() -> None:
+    strategy = EpisodeStrategy(eta=np.float32(0.1), gamma=0.1, local_steps=np.int64(2))
+    for wrong, message in (
+        ({"timeout": float("nan")}, "timeout is nan: it must be a number above 0"),
+        ({"evaluate_fn": 3}, "evaluate_fn is 3: give a function"),
+        ({"initial_arrays": {}}, "initial_arrays is {}: give ArrayRecord"),
+    ):
+        with pytest.raises(EpisodeError, match=message):
+            strategy.start(**{"grid": grid(), "initial_arrays": arrays(), **wrong})
 
 
 def test_it_is_not_to_be_wrapped() -> None:
