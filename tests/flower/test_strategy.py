@@ -42,7 +42,7 @@ from federation import (
 
 def engine(task: Task, algorithm: Algorithm) -> FlowerEngine:
     client = ClientApp()
-    add_actions(client, lambda context, number, seed: Site(task, number), threads=1)
+    add_actions(client, lambda context, number, seed, told: Site(task, number), threads=1)
     network = LocalGrid(client, list(reversed(range(task.num_clients))))
     sites = Sites(network, Limits(deadline=20, start_seconds=20), 0)
     sites.meet()
