@@ -181,8 +181,7 @@ def _machines(runs: Sequence[StoredRun]) -> str:
     """List the software and hardware of the runs; equal ones are listed once."""
     found: dict[str, list[str]] = {}
     for run in runs:
-        path = run.folder / store.ENVIRONMENT
-        values = store.read_json(path) if path.exists() else {}
+        values = store.read_environment(run.folder)
         values.pop("command", None)
         found.setdefault(json.dumps(values), []).append(run.folder.name)
     parts = []

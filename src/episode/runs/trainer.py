@@ -143,7 +143,7 @@ class _Training:
                 return self._rounds(server, engine)
         except Exception as error:
             if self.files:
-                with contextlib.suppress(OSError):  # a full disk may be why it failed
+                with contextlib.suppress(OSError, EpisodeError):  # the disk may be full
                     self.files.finish({"status": "failed", "reason": str(error)})
             raise
 
@@ -153,7 +153,8 @@ class _Training:
         if self.folder is not None:
             diverged = ended is not None and ended["status"] == "diverged"
             path = self.folder / (store.LAST_FINITE if diverged else store.CHECKPOINT)
-            self.checkpoints = Checkpoints(path, self.job)
+            check = self.files.check if self.files else lambda: None
+            self.checkpoints = Checkpoints(path, self.job, check)
             found = self.checkpoints.read()
         if found is None and ended is not None:
             raise EpisodeError(
@@ -228,6 +229,7 @@ class _Training:
         """
         if self.files:
             path = self.files.path / store.LAST_FINITE
+            self.files.check()
             checkpoint.save(path, before, {}, self.files.identity)
         summary = self._summary("diverged", server)
         summary["reason"] = f"{reason} in round {self.history[-1]['round']}"
