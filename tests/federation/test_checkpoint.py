@@ -71,7 +71,7 @@ def test_a_forged_header_is_one_sentence(change: dict[str, Any], file: Path) -> 
     if change == {"counts": {}}:
         assert checkpoint.load(file, "mine", "cpu")[0].round == 3
         return
-    with pytest.raises(EpisodeError, match="The checkpoint .* (is damaged|has format)"):
+    with pytest.raises(EpisodeError, match=r"The checkpoint .* (is damaged|has format)"):
         checkpoint.load(file, "mine", "cpu")
 
 
