@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,7 +122,7 @@ def run(
             )
         with (
             RunProgress(quiet or not speaks) as progress,
-            stoppable(f"episode run {folder} --resume", job.processes) as stop,
+            stoppable(_again(folder, experiment), job.processes) as stop,
         ):
             bar = progress.bar(experiment.algorithm.label, experiment)
             result = _train(job, folder, bar, stop, monitor, track)
@@ -169,6 +170,15 @@ def verify(as_json: AsJson = False) -> None:
         out.print(f"{len(done) - failed} of {len(done)} checks hold.")
     if failed:
         raise typer.Exit(1)
+
+
+def _again(folder: Path, experiment: Experiment) -> str:
+    """Return the command that goes on with a run, naming the code that its config names."""
+    from episode.results.named_code import options_that_name
+
+    return shlex.join(
+        ["episode", "run", str(folder), "--resume", *options_that_name(experiment.to_dict())]
+    )
 
 
 def _folder(given: Path | None, config: Path | None, experiment: Experiment, resume: bool) -> Path:

@@ -114,7 +114,7 @@ def _damage_is_a_sentence(
     """Explain a file whose header or tensors are not what `save` writes."""
 
     @functools.wraps(read)
-    def checked(path: Path, *args: Rest.args, **kwargs: Rest.kwargs) -> T:
+    def checked(path: Path, /, *args: Rest.args, **kwargs: Rest.kwargs) -> T:
         try:
             return read(path, *args, **kwargs)
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:

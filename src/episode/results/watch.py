@@ -80,7 +80,7 @@ class WatchedRun:
     def total_rounds(self) -> int:
         """Return how many rounds the run will have; without local steps, each step is a round."""
         budget, algorithm = self.config["budget"], self.config["algorithm"]
-        rounds, steps = budget["rounds"], budget["local_steps"]
+        rounds, steps = int(budget["rounds"]), int(budget["local_steps"])
         is_synchronous = algorithm.get("correction") == "synchronous"
         return rounds * steps if is_synchronous or algorithm.get("name") in SYNCHRONOUS else rounds
 

@@ -20,7 +20,7 @@ from episode.federation.job import EngineSettings, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import COHORTS, Cohorts
 from episode.results.store import NOT_DECIDING
-from episode.runs.config_values import NAMED, apply_override, read_values
+from episode.runs.config_values import NAMED, read_values
 from episode.tasks import task_named
 from episode.tasks.settings import TaskSettings
 
@@ -143,7 +143,9 @@ class Experiment:
         if extra := rest.keys() - SECTIONS.keys() - {"task", "seed"}:
             raise _unknown_section(min(extra))
         task = _table(rest, "task")
-        name = str(task.pop("name", "digits"))
+        name = task.pop("name", "digits")
+        if not isinstance(name, str):
+            raise EpisodeError(f"task.name is {name!r}: it must be a name.")
         settings = _parse(task_named(name), "task", task)
         built: dict[str, Any] = {}
         for section, kind in SECTIONS.items():
@@ -166,12 +168,14 @@ class _Seed:
     seed: int
 
 
-def read_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment from a TOML file or a run folder, with overrides `schedule.eta=0.3`."""
-    values = read_values(path) if path else {}
-    for override in overrides:
-        apply_override(values, override)
-    experiment = Experiment.from_dict(values)
+def read_experiment(
+    path: Path | None, overrides: Sequence[str] = (), *, found: bool = False
+) -> Experiment:
+    """Read an experiment from a TOML file or a run folder, with overrides `schedule.eta=0.3`.
+
+    Code that a folder names, or a TOML file that was `found` in one, must be in the overrides too.
+    """
+    experiment = Experiment.from_dict(read_values(path, overrides, found=found))
     experiment.plan()
     return experiment
 

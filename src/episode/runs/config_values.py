@@ -2,49 +2,87 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
+from episode.results.named_code import require_named
+from episode.results.schema import check_levels
+from episode.results.store import read_config
+
+Values = dict[str, Any]
+"""Nested values by section and key."""
 
 NAMED = ("task", "algorithm", "engine", "correction", "clipping", "descent")
 """Sections, and pieces of an algorithm, that may be given by name alone: algorithm = "episode"."""
 
 
-def read_values(path: Path) -> dict[str, Any]:
-    """Read the nested values of a TOML file or a run's folder."""
+def read_values(path: Path | None, overrides: Sequence[str] = (), *, found: bool = False) -> Values:
+    """Read the nested values of a TOML file or a run's folder, and override some of them.
+
+    Args:
+        path: The file or folder; None for no values.
+        overrides: Settings such as `schedule.eta=0.3`.
+        found: Whether a TOML file was found in a folder, and not named by the user.
+
+    Raises:
+        EpisodeError: It cannot be read, or a folder names code that no override names.
+    """
+    stored = path is not None and (found or path.is_dir())
+    values = {} if path is None else _of_run(path) if path.is_dir() else _of_toml(path)
+    given: list[Values] = [{} for _ in overrides]
+    for override, own in zip(overrides, given, strict=True):
+        apply_override(values, override)
+        apply_override(own, override)
+    if stored:
+        require_named(values, given, path)
+    return values
+
+
+def _of_run(path: Path) -> Values:
+    values = read_config(path)
+    if made_by := values.pop("made_by", None):
+        raise EpisodeError(
+            f"{path} was made by episode.{made_by} in Python: call that again for it."
+        )
+    values.pop("id", None)
+    return values
+
+
+def _of_toml(path: Path) -> Values:
     try:
-        if path.is_dir():
-            values = dict(json.loads((path / "config.json").read_text()))
-            if made_by := values.pop("made_by", None):
-                raise EpisodeError(
-                    f"{path} was made by episode.{made_by} in Python: call that again for it."
-                )
-            values.pop("id", None)
-            return values
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return _parse_toml(path.read_bytes().decode())
     except FileNotFoundError:
-        if path.is_dir():
-            raise EpisodeError(f"{path} is not a run's folder: it has no config.json.") from None
         raise EpisodeError(f"There is no config {path}: give a TOML file or a folder.") from None
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise EpisodeError(f"The config {path} cannot be read: {error}.") from None
     except OSError as error:
         raise EpisodeError(f"The config {path} cannot be read: {error.strerror}.") from None
 
 
+def _parse_toml(text: str) -> Values:
+    """Parse TOML; raise a ValueError for anything that cannot be a config."""
+    try:
+        values = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    check_levels(values)
+    return values
+
+
 def parse_value(text: str) -> Any:
     """Return the value of a TOML expression, or the text itself if it is a bare word."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return _parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    except ValueError as error:
+        raise EpisodeError(f"The value {text[:40]!r} cannot be read: {error}.") from None
 
 
-def apply_override(values: dict[str, Any], override: str) -> None:
+def apply_override(values: Values, override: str) -> None:
     """Set one of the nested values, as in `schedule.eta=0.3`."""
     key, equals, text = override.partition("=")
     if not equals or not key:
