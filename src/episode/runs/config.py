@@ -20,7 +20,7 @@ from episode.federation.job import EngineSettings, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import COHORTS, Cohorts
 from episode.results.store import NOT_DECIDING
-from episode.runs.config_values import NAMED, read_values
+from episode.runs.config_values import NAMED, read_values, refuse_booleans
 from episode.tasks import task_named
 from episode.tasks.settings import TaskSettings
 
@@ -149,9 +149,10 @@ class Experiment:
         settings = _parse(task_named(name), "task", task)
         built: dict[str, Any] = {}
         for section, kind in SECTIONS.items():
-            given = {**settings.suggestions().get(section, {}), **_table(rest, section)}
+            suggested, chosen = settings.suggestions().get(section, {}), _table(rest, section)
+            given = {**suggested, **chosen}
             if section == "budget":
-                _rounds_from_iterations(given)
+                given = _budget(suggested, chosen)
             if section == "algorithm" and not given.keys() & {"name", "correction", "clipping"}:
                 given["name"] = "episode"
             if kind is Cohorts:
@@ -255,7 +256,7 @@ def _parse(kind: type[T], section: str, values: Mapping[str, Any]) -> T:
         known = [f"{section}.{n}" for n in names] + ["task.name"] * (section == "task")
         raise unknown("setting", f"{section}.{min(extra)}", known)
     try:
-        return TypeAdapter(kind).validate_python(dict(values))
+        parsed = TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
         problem = error.errors()[0]
         # Of a union's members pydantic names each; the user knows only the setting.
@@ -268,6 +269,8 @@ def _parse(kind: type[T], section: str, values: Mapping[str, Any]) -> T:
             raise EpisodeError(f"{section}: {message}.") from None
         text = message[:1].lower() + message[1:]
         raise EpisodeError(f"{key} is {problem['input']!r}: {text}.") from None
+    refuse_booleans(values, parsed, section)
+    return parsed
 
 
 def _names_of(kind: type) -> list[str]:
@@ -279,11 +282,24 @@ def _names_of(kind: type) -> list[str]:
     return list(getattr(kind, "__dataclass_fields__", ()))  # Cohorts has none: its rules do
 
 
-def _rounds_from_iterations(budget: dict[str, Any]) -> None:
-    """Derive R from the R·I iterations that a task may suggest."""
-    iterations, steps = budget.pop("iterations", None), budget.get("local_steps")
-    if iterations and isinstance(steps, int) and steps > 0:
-        budget.setdefault("rounds", -(-iterations // steps))
+def _budget(suggested: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Derive R from R·I iterations, which may stand for it; what the user gives comes first."""
+    if {"rounds", "iterations"} <= given.keys():
+        raise EpisodeError(
+            "budget.rounds and budget.iterations are both given, but iterations are rounds times "
+            "local steps: leave one of them out."
+        )
+    budget = {**suggested, **given}
+    iterations = budget.pop("iterations", None)
+    if iterations is None or ("rounds" in budget and "iterations" not in given):
+        return budget
+    if type(iterations) is not int or iterations < 1:
+        raise EpisodeError(
+            f"budget.iterations is {iterations!r}: it must be a whole number of 1 or more."
+        )
+    steps = budget.get("local_steps")
+    is_sound = type(steps) is int and steps > 0  # if not, this is what the user must hear of
+    return {**budget, "rounds": -(-iterations // steps) if is_sound else iterations}
 
 
 def _unknown_section(given: str) -> EpisodeError:

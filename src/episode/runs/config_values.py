@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +96,28 @@ def apply_override(values: Values, override: str) -> None:
         if not isinstance(values, dict):
             raise EpisodeError(f"--set {override!r}: {part!r} is a value, not a section.")
     values[last] = value
+
+
+def refuse_booleans(values: Mapping[str, Any], parsed: object, section: str) -> None:
+    """Refuse a true or false that was taken for a number, as pydantic does with 1 and 0.
+
+    Args:
+        values: Values as they were given.
+        parsed: The dataclass or model that was built from them, with an attribute for each.
+        section: The section of the config, for messages.
+    """
+    aliases = {
+        field.alias: name for name, field in getattr(type(parsed), "model_fields", {}).items()
+    }
+    for key, value in values.items():
+        if _has_become_a_number(value, getattr(parsed, aliases.get(key) or key, value)):
+            place = f"{section}.{key}".strip(".")
+            raise EpisodeError(
+                f"{place} is {str(value).lower()}: it must be a number, not true or false."
+            )
+
+
+def _has_become_a_number(given: Any, parsed: Any) -> bool:
+    if isinstance(given, list) and isinstance(parsed, (list, tuple)):
+        return any(map(_has_become_a_number, given, parsed))
+    return isinstance(given, bool) and not isinstance(parsed, bool)
