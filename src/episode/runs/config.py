@@ -298,8 +298,9 @@ def _budget(suggested: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
             f"budget.iterations is {iterations!r}: it must be a whole number of 1 or more."
         )
     steps = budget.get("local_steps")
-    is_sound = type(steps) is int and steps > 0  # if not, this is what the user must hear of
-    return {**budget, "rounds": -(-iterations // steps) if is_sound else iterations}
+    if not isinstance(steps, int) or steps < 1:
+        steps = 1  # which is what the user will hear of
+    return {**budget, "rounds": -(-iterations // steps)}
 
 
 def _unknown_section(given: str) -> EpisodeError:

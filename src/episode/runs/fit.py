@@ -177,5 +177,5 @@ def _checksum(model: nn.Module) -> str:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         content = tensor.detach().cpu().contiguous().flatten()
-        digest.update(content.view(torch.uint8).numpy())
+        digest.update(content.view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
