@@ -13,7 +13,17 @@ import typer
 
 from episode.cli.data import shortcuts
 from episode.cli.progress import RunProgress
-from episode.cli.terminal import AsJson, Quiet, Settings, Track, err, out, stoppable, strict
+from episode.cli.terminal import (
+    AsJson,
+    Quiet,
+    Settings,
+    Track,
+    err,
+    judged,
+    out,
+    stoppable,
+    strict,
+)
 from episode.errors import EpisodeError, unknown
 
 if TYPE_CHECKING:
@@ -112,7 +122,7 @@ def run(
     with prepared(lambda: read_experiment(config, settings)) as (experiment, job):
         if dry_run:
             text = to_toml(experiment.to_dict())
-            out.print_json(data=experiment.to_dict()) if as_json else out.print(text, markup=False)
+            out.print_json(data=experiment.to_dict()) if as_json else out.print(text)
             return
         folder = _folder(folder, config, experiment, resume)
         speaks = job.processes.writes
@@ -147,9 +157,9 @@ def list_names(
         out.print_json(data=chosen)
         return
     for title, entries in chosen.items():
-        out.print(f"[bold]{title}[/bold]")
+        out.print(title, style="bold")
         for name, line in entries.items():
-            out.print(f"  {name:<20} {line}", markup=False)
+            out.print(f"  {name:<20} {line}")
 
 
 def verify(as_json: AsJson = False) -> None:
@@ -160,9 +170,8 @@ def verify(as_json: AsJson = False) -> None:
     for check in checks():
         done.append(check)
         if not as_json:
-            mark = "[green]ok[/green]  " if check.passed else "[red]FAIL[/red]"
-            out.print(mark, end=" ")
-            out.print(str(check), markup=False)
+            out.print("ok  " if check.passed else "FAIL", end=" ", style=judged(check.passed))
+            out.print(str(check))
     failed = sum(not check.passed for check in done)
     if as_json:
         out.print_json(data=strict([vars(c) | {"passed": c.passed} for c in done]))
@@ -200,7 +209,7 @@ def _train(
 
     watch = None
     if monitor:
-        monitors = Monitor(say=lambda text: err.print(f"Warning: {text}", markup=False))
+        monitors = Monitor(say=lambda text: err.print(f"Warning: {text}"))
         job = monitors.watch(job)
         watch = monitors if job.processes.writes else None
     with tracked(folder, track and job.processes.writes, combined(watch, bar)) as observe:
@@ -230,7 +239,7 @@ def _print_result(summary: dict[str, Any], as_json: bool) -> None:
         "folder": summary["folder"],
     }
     for name, text in lines.items():
-        out.print(f"{name:<16} {text}", markup=False)
+        out.print(f"{name:<16} {text}")
 
 
 def _cluster_lines(cluster: dict[str, Any] | None) -> dict[str, str]:

@@ -186,10 +186,9 @@ def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> 
         return
     chosen = trials[0].experiment.schedule
     best = study.folder / "best.toml"
-    out.print(f"Best config: {best}   Run it: episode run {best}", markup=False)
+    out.print(f"Best config: {best}   Run it: episode run {best}")
     if alone and {"threshold", "schedule.eta", "schedule.gamma"} & study.space.keys():
         out.print(
             f"For other algorithms: --set schedule.eta={chosen.eta:g} "
             f"--set schedule.gamma={chosen.gamma:g}",
-            markup=False,
         )

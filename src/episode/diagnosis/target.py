@@ -12,6 +12,7 @@ from episode.diagnosis.options import DiagnosisOptions
 from episode.errors import EpisodeError, unknown
 from episode.federation import checkpoint
 from episode.results.store import CHECKPOINT, CONFIG, read_config
+from episode.runs.building import build_task
 from episode.runs.config import Experiment, read_experiment
 from episode.runs.trainer import check_device
 from episode.tasks import TASKS
@@ -29,7 +30,7 @@ class Target:
         """Build the task and diagnose it."""
         seed, device = self.experiment.seed, self.experiment.engine.device
         check_device(device)
-        task = self.experiment.task.build(seed, device)
+        task = build_task(self.experiment, device)
         return diagnose_task(
             task, title=self.title, seed=seed, start=self.start, options=options, observe=observe
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from episode.errors import EpisodeError
 from episode.flower.app import run_config
+from episode.runs.building import build_task
 from episode.runs.config import Experiment
 from episode.version import __version__
 
@@ -22,7 +23,7 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise EpisodeError(f"{folder} is not empty: choose a new folder for the app.")
     experiment = replace(experiment, engine=replace(experiment.engine, name="flower"))
-    build = experiment.task.build(experiment.seed, experiment.engine.device)
+    build = build_task(experiment, experiment.engine.device)
     experiment.plan().check(build.num_clients)
     name = _name(experiment)
     settings = run_config(experiment)

@@ -14,7 +14,7 @@ from episode.errors import EpisodeError
 MOST_LEVELS = 40
 """How deeply the values of a file may be nested."""
 LARGEST = 2**63
-"""Whole numbers are smaller than this, so that every number can be a float."""
+"""Measured numbers are smaller than this, so that each of them can be a float."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class Kind:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < LARGEST
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, float) or _is_whole(value)
+    return isinstance(value, float) or (_is_whole(value) and abs(value) < LARGEST)
 
 
 def _is_count(value: Any) -> bool:
-    return _is_whole(value) and value >= 0
+    return _is_whole(value) and 0 <= value < LARGEST
 
 
 def _is_text(value: Any) -> bool:
@@ -99,8 +99,8 @@ CONFIG: Schema = {
     "seed": WHOLE,
     "schedule": TABLE,
     "budget": TABLE,
-    "budget.rounds": COUNT,
-    "budget.local_steps": COUNT,
+    "budget.rounds": WHOLE,
+    "budget.local_steps": WHOLE,
     "cohorts": optional(TABLE),
     "record": optional(TABLE),
     "engine": optional(TABLE),

@@ -21,6 +21,7 @@ from episode.federation.protocols import Engine, Request
 from episode.federation.rounds import Rounds, divergence
 from episode.federation.state import ClientState, ServerState, Status
 from episode.results import store
+from episode.runs.building import build_task
 from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import Experiment, identity_of
 from episode.runs.folder import RunFolder
@@ -60,7 +61,7 @@ def job_of(experiment: Experiment, processes: Processes | None = None) -> Job:
     check_device(device)
     job = Job(
         plan=experiment.plan(),
-        task=experiment.task.build(experiment.seed, device),
+        task=build_task(experiment, device),
         config=experiment.to_dict(),
         engine=dataclasses.replace(experiment.engine, device=device),
         record=experiment.record,

@@ -17,6 +17,7 @@ from typing import IO, Any
 from episode.errors import EpisodeError, differences
 from episode.files import lock, refuse_link
 from episode.results import store
+from episode.runs.building import build_task
 from episode.runs.config import Experiment, to_toml
 from episode.runs.records import Observe, Record
 from episode.studies.search_space import experiment_at
@@ -259,7 +260,7 @@ def _check_folder(folder: Path) -> None:
 def _check_metric(study: Study) -> None:
     """Check before any trial that the task has the metric; on Flower, sites may add their own."""
     if study.metric is not None and study.base().engine.name != "flower":
-        task = study.base().task.build(study.base().seed, "cpu")
+        task = build_task(study.base(), "cpu")
         _require_metric(study.metric, task.evaluate(*task.initial()))
 
 
