@@ -1,14 +1,15 @@
-"""Write files whole or not at all, lock them, and never follow a symbolic link doing so."""
+"""Files that others may have made or may read: written whole, locked, and read with care."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 def write_whole(
@@ -72,6 +73,22 @@ def read_regular(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         _require_regular(descriptor, path)
         return file.read()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON of others; raise a ValueError for any that cannot be used.
+
+    That includes values nested too deeply, numbers of thousands of digits, and strings with half a
+    character, which could neither be printed nor written.
+    """
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    half = ("\\ud", "\\uD") if isinstance(text, str) else (b"\\ud", b"\\uD")
+    if any(mark in text for mark in half):  # type: ignore[operator]
+        json.dumps(values, ensure_ascii=False).encode()
+    return values
 
 
 def lock(path: Path, *, wait: bool = False) -> IO[str] | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
-from episode.files import read_regular, write_whole
+from episode.files import parse_json, read_regular, write_whole
 from episode.results import schema
 
 LOCK = ".lock"
@@ -297,12 +297,8 @@ def dumps(values: Any, indent: int | None = None) -> str:
 
 def loads(text: str) -> Any:
     """Parse what `dumps` returned; raise a ValueError for anything that is not sound JSON."""
+    values = parse_json(text)
     try:
-        values = json.loads(text)
-        if (
-            "\\ud" in text or "\\uD" in text
-        ):  # half a character could neither be printed nor written
-            json.dumps(values, ensure_ascii=False).encode()
         return _decode(values) if 'NaN"' in text or 'Infinity"' in text else values
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from episode.errors import EpisodeError
 from episode.results.named_code import require_named
-from episode.results.schema import check_levels
+from episode.results.schema import MOST_LEVELS, check_levels
 from episode.results.store import read_config
 
 Values = dict[str, Any]
@@ -69,14 +70,24 @@ def _parse_toml(text: str) -> Values:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     check_levels(values)
+    try:
+        json.dumps(values)
+    except TypeError:
+        raise _DateError(
+            "it holds a date or a time, which no setting is: put it in quotes"
+        ) from None
     return values
 
 
+class _DateError(ValueError):
+    """A TOML value is a date or a time."""
+
+
 def parse_value(text: str) -> Any:
-    """Return the value of a TOML expression, or the text itself if it is a bare word."""
+    """Return the value of a TOML expression, or the text itself if it is a bare word or a date."""
     try:
         return _parse_toml(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, _DateError):
         return text
     except ValueError as error:
         raise EpisodeError(f"The value {text[:40]!r} cannot be read: {error}.") from None
@@ -89,6 +100,8 @@ def apply_override(values: Values, override: str) -> None:
         raise EpisodeError(f"--set {override!r} is not of the form section.key=value.")
     value = parse_value(text)
     *path, last = key.strip().split(".")
+    if len(path) >= MOST_LEVELS:
+        raise EpisodeError(f"--set {override[:40]}...: a key has at most {MOST_LEVELS} parts.")
     for part in path:
         if isinstance(values.get(part), str) and part in NAMED:
             values[part] = {"name": values[part]}
