@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from episode.federation import checkpoint
 from episode.federation.job import Job
 from episode.federation.state import ClientState, ServerState
+from episode.files import refuse_link
 from episode.runs.config import identity_of
 
 State = tuple[ServerState, Mapping[int, ClientState]]
@@ -20,12 +21,14 @@ class Checkpoints:
     Args:
         path: The server's file.
         job: The run.
+        check: Called before the server's file is written; raises an error if it must not be.
     """
 
-    def __init__(self, path: Path, job: Job) -> None:
+    def __init__(self, path: Path, job: Job, check: Callable[[], None] = lambda: None) -> None:
         self.round = 0
         """Rounds played by the state that was last read or written."""
         self._path = path
+        self._check = check
         self._identity = identity_of(job.config)
         self._device = job.engine.device
         self._processes = job.processes
@@ -53,6 +56,7 @@ class Checkpoints:
         server's file. Until that is done, the last checkpoint remains valid.
         """
         processes, folder, parts = self._processes, self._path.parent, []
+        refuse_link(folder)
         if processes.size > 1:
             processes.enter(f"at the checkpoint after round {server.round - 1}")
             last, place = self.round, (processes.rank, processes.size)
@@ -60,6 +64,7 @@ class Checkpoints:
             parts = [n for n in processes.gather(f"part-{server.round}", name) if n]
             clients = {}
         if processes.writes:
+            self._check()
             checkpoint.save(self._path, server, clients, self._identity, parts)
             checkpoint.keep_parts(folder, parts)
         self.round = server.round

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.data import default_collate
 
@@ -79,7 +81,8 @@ def fit(
         algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
         seed: Decides batches, cohorts and random draws; equal calls give equal runs.
         folder: Where the run is written. Called again with the same folder, a run that was killed
-            goes on from its last checkpoint, and a run that has ended is read back.
+            goes on from its last checkpoint, and a run that has ended is read back. The model must
+            be built as before: one with other weights, frozen ones included, is refused.
         schedule: Replaces a constant `eta` and `gamma`; its own values are then used.
         cohorts: Who takes part in each round; by default everybody.
         evaluate: `evaluate(model)` returns metrics by name, for example `{"accuracy": 0.9}`.
@@ -180,7 +183,7 @@ def _check_objects(engine: Any, observe: Any, monitor: Any) -> None:
 def _describe(
     plan: Plan, task: NeuralTask, clients: Sequence[Any], batch_size: int, record: RecordSettings
 ) -> dict[str, Any]:
-    """Return what identifies the run's folder: settings, shapes, and a few examples of the data.
+    """Return what identifies the run's folder: settings, weights, and a few examples of the data.
 
     Of clients that are opened when they are needed, three are compared. The code of the model and
     the loss cannot be compared.
@@ -191,9 +194,20 @@ def _describe(
     described = {
         "name": type(task.model).__name__,
         "parameters": shapes,
+        "initial_state": _checksum(task.model),
         "examples": [task.examples(c) for c in chosen],
         "data": [task.batches[c].fingerprint() for c in chosen],
         "batch_size": batch_size,
         "precision": task.precision,
     }
     return describe(plan, described, {"evaluate_every": record.evaluate_every}, made_by="fit")
+
+
+def _checksum(model: nn.Module) -> str:
+    """Return a checksum of all parameters, trained or frozen, and of all buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        content = tensor.detach().cpu().contiguous().flatten()
+        digest.update(content.view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]

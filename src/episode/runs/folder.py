@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 import platform
 import sys
@@ -15,13 +14,17 @@ from torch import Tensor
 
 from episode.errors import EpisodeError, differences
 from episode.federation.checkpoint import write_tensors
-from episode.files import write_whole
+from episode.files import is_open_file, lock, open_to_append, refuse_link, write_whole
 from episode.results import store
 from episode.version import __version__
 
 
 class RunFolder:
-    """The folder of one run; it is locked while open."""
+    """The folder of one run; it is locked while open.
+
+    Before anything is written, it must still be the folder that was locked: one that was removed
+    and used again belongs to another run.
+    """
 
     def __init__(self, path: Path, config: dict[str, Any], identity: str) -> None:
         self.path = path
@@ -33,18 +36,15 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
+            self._lock = lock(self.path / store.LOCK)
         except OSError as error:
             raise EpisodeError(
                 f"The folder {self.path} cannot be written: {error.strerror}."
             ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
+        if self._lock is None:
             raise EpisodeError(
                 f"Another process is writing to {self.path}: wait for it, or choose another folder."
-            ) from None
+            )
         try:
             self._claim()
         except BaseException:
@@ -58,19 +58,34 @@ class RunFolder:
         if self._lock:
             self._lock.close()
 
+    def check(self) -> None:
+        """Raise an error unless this is still the folder that was locked, with no links in it."""
+        assert self._lock is not None
+        mine = is_open_file(self._lock, self.path / store.LOCK)
+        if self._rounds:
+            mine = mine and is_open_file(self._rounds, self.path / store.ROUNDS)
+        if not mine:
+            raise EpisodeError(
+                f"The folder {self.path} was removed or replaced during this run, which therefore "
+                "stops: start it again, in a folder of its own."
+            )
+        refuse_link(self.path / Path(store.CHECKPOINT).parent)
+
     def rounds(self) -> list[dict[str, Any]]:
-        """Return the records of all rounds written."""
-        return store.read_rounds(self.path / store.ROUNDS)
+        """Return the records of all rounds written; if the run has ended, there must be all."""
+        found = store.read_rounds(self.path / store.ROUNDS)
+        store.check_complete(self.path, len(found), self.summary() or {})
+        return found
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a run that has ended, else None."""
-        path = self.path / store.SUMMARY
-        return store.read_json(path) if path.exists() else None
+        return store.read_summary(self.path) or None
 
     def forget_failure(self) -> None:
         """Remove the summary of a failed run, because the run goes on."""
         ended = self.summary()
         if ended is not None and ended["status"] == "failed":
+            self.check()
             (self.path / store.SUMMARY).unlink()
 
     def keep_rounds(self, count: int) -> list[dict[str, Any]]:
@@ -83,12 +98,13 @@ class RunFolder:
                 "remove the folder to start afresh."
             )
         self._write(store.ROUNDS, "".join(store.dumps(r) + "\n" for r in kept))
-        self._rounds = path.open("a")
+        self._rounds = open_to_append(path)
         return kept
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a line to rounds.jsonl."""
         assert self._rounds is not None
+        self.check()
         self._rounds.write(store.dumps(record) + "\n")
         self._rounds.flush()
 
@@ -102,6 +118,7 @@ class RunFolder:
         if model is not None:
             tensors = {name: t for name, t in model.items() if isinstance(t, Tensor)}
             copies = {name: _storable(t) for name, t in tensors.items()}
+            self.check()
             write_tensors(self.path / store.MODEL, copies)
         self._write(store.SUMMARY, store.dumps(summary, indent=2) + "\n")
 
@@ -118,18 +135,19 @@ class RunFolder:
             values = {**self._config, "id": self.identity}
             self._write(store.CONFIG, store.dumps(values, indent=2) + "\n")
             return
-        found = store.read_json(path)
-        if not isinstance(found, dict) or found.get("id") != self.identity:
+        found = store.read_config(self.path)
+        if found.get("id") != self.identity:
             config = store.loads(store.dumps(self._config))
-            keys = differences(found, config) if isinstance(found, dict) else {}
+            keys = differences(found, config)
             differing = [key for key in keys if key not in (*store.NOT_DECIDING, "id")]
             where = f" (they differ in {', '.join(differing)})" if differing else ""
             raise EpisodeError(
                 f"The folder {self.path} holds a run of another configuration{where}: "
-                "choose another folder, or remove this one."
+                f"choose another folder, or remove this one{_hint(differing)}."
             )
 
     def _write(self, name: str, text: str) -> None:
+        self.check()
         write_whole(self.path / name, text.encode(), only_writer=True)  # we hold the lock
 
 
@@ -141,6 +159,13 @@ def _storable(tensor: Tensor) -> Tensor:
     if values.dtype == torch.complex128:
         values = torch.view_as_real(values.resolve_conj())
     return values.clone(memory_format=torch.contiguous_format)
+
+
+def _hint(differing: list[str]) -> str:
+    """Say how a model gets the initial weights that it had before, if only they differ."""
+    if differing != ["task.initial_state"]:
+        return ""
+    return "; to go on with it, build the model as before, after the same torch.manual_seed"
 
 
 def environment() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from episode.federation.protocols import Engine, Request
 from episode.federation.rounds import Rounds, divergence
 from episode.federation.state import ClientState, ServerState, Status
 from episode.results import store
+from episode.runs.building import build_task
 from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import Experiment, identity_of
 from episode.runs.folder import RunFolder
@@ -63,7 +64,7 @@ def job_of(
     check_device(device)
     job = Job(
         plan=experiment.plan(),
-        task=experiment.task.build_share(share or Share(), experiment.seed, device),
+        task=build_task(experiment, device, share),
         config=experiment.to_dict(),
         engine=dataclasses.replace(experiment.engine, device=device),
         record=experiment.record,
@@ -146,7 +147,7 @@ class _Training:
                 return self._rounds(server, engine)
         except Exception as error:
             if self.files:
-                with contextlib.suppress(OSError):  # a full disk may be why it failed
+                with contextlib.suppress(OSError, EpisodeError):  # the disk may be full
                     self.files.finish({"status": "failed", "reason": str(error)})
             raise
 
@@ -156,7 +157,8 @@ class _Training:
         if self.folder is not None:
             diverged = ended is not None and ended["status"] == "diverged"
             path = self.folder / (store.LAST_FINITE if diverged else store.CHECKPOINT)
-            self.checkpoints = Checkpoints(path, self.job)
+            check = self.files.check if self.files else lambda: None
+            self.checkpoints = Checkpoints(path, self.job, check)
             found = self.checkpoints.read()
         if found is None and ended is not None:
             raise EpisodeError(
@@ -230,6 +232,7 @@ class _Training:
         """
         if self.files:
             path = self.files.path / store.LAST_FINITE
+            self.files.check()
             checkpoint.save(path, before, {}, self.files.identity)
         summary = self._summary("diverged", server)
         summary["reason"] = f"{reason} in round {self.history[-1]['round']}"
