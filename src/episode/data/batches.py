@@ -113,7 +113,7 @@ class Batches:
                 f"Client {client} is a {type(dataset).__name__}: give a dataset with a length and "
                 "numbered examples, or a tuple of tensors (not a loader or an iterator)."
             )
-        self._tensors = _as_tensors(dataset)
+        self._tensors = as_tensors(dataset)
         self.examples = len(self._tensors[0]) if self._tensors else len(dataset)
         if self.examples == 0:
             raise EpisodeError(f"Client {client} has no examples: leave it out, or give it data.")
@@ -172,7 +172,7 @@ class Batches:
         return permutation(self.examples, self._seed, "batches", self._client, stream, epoch)
 
 
-def _as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
+def as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
     """Return the tensors of a tuple of tensors (or arrays); None for any other dataset."""
     if isinstance(dataset, TensorDataset):
         return tuple(dataset.tensors)

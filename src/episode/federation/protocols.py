@@ -110,6 +110,15 @@ class Task(ABC):
     """Names of all clients, for tables and reports; empty if they have none."""
 
     @property
+    def evaluates_clients(self) -> bool:
+        """Whether `evaluate_client` returns metrics: clients have held out data."""
+        return False
+
+    def client_name(self, client: int) -> str:
+        """Return a client's name; `client 3` if it has none."""
+        return str(self.client_names[client]) if self.client_names else f"client {client}"
+
+    @property
     def clients(self) -> Sequence[int]:
         """The clients whose data are here: all, unless the task was built for some of them."""
         return range(self.num_clients)

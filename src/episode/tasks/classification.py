@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -10,18 +10,20 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from episode.data.batches import BatchDataset, LabelledDataset
+from episode.data.holdout import hold_out_parts
 from episode.data.partition import Partition
 from episode.data.sources.source import not_trained_on
 from episode.randomness import derive, permutation
+from episode.tasks.client_evaluation import EvaluateClient
+from episode.tasks.holdout import HoldoutSettings
 from episode.tasks.losses import LOSSES, LossName
 from episode.tasks.neural import Evaluate, Loss, NeuralTask, to_device
 from episode.tasks.precision import Precision
-from episode.tasks.settings import TaskSettings
 
 EVALUATION_BATCH = 256
 
 
-class ClassificationSettings(TaskSettings):
+class ClassificationSettings(HoldoutSettings):
     """Settings that every classification task has."""
 
     splits: ClassVar[tuple[str, ...]] = ("test", "validation")
@@ -44,6 +46,7 @@ def classifier(
     held_out: LabelledDataset,
     seed: int,
     device: str,
+    own_tests: Sequence[LabelledDataset] | None = None,
 ) -> NeuralTask:
     """Return the task of training a model on the clients' data and evaluating it on two splits.
 
@@ -55,10 +58,16 @@ def classifier(
         held_out: The examples to evaluate on.
         seed: Random seed of the batches and of the initial weights.
         device: Where the model computes.
+        own_tests: Each client's part of `held_out`, if that is known: the model is evaluated for
+            each client on its part, unless clients hold out a share of their training examples.
 
     Raises:
         EpisodeError: A label of the held-out examples is missing from the training examples.
     """
+    own_split: str = settings.evaluate_on
+    if settings.holdout:
+        partition, rows = hold_out_parts(partition, settings.holdout, seed)
+        own_tests, own_split = [data.select(part) for part in rows], "holdout"
     train = data.select(torch.cat(list(partition.parts)))
     for label in sorted(set(held_out.labels.tolist()) - set(train.labels.tolist())):
         place = f"A row that is held out for {settings.evaluate_on}"
@@ -79,6 +88,9 @@ def classifier(
         evaluate=evaluation(settings.loss, evaluated),
         precision=settings.precision,
         label_counts=settings.label_counts(partition, seed),
+        client_names=partition.clients,
+        held_out=own_tests,
+        evaluate_client=client_evaluation(settings.loss, own_split) if own_tests else None,
     )
 
 
@@ -91,6 +103,11 @@ def batch_loss(name: LossName) -> Loss:
         return function(model(*inputs).float(), labels)
 
     return loss
+
+
+def client_evaluation(loss: LossName, split: str) -> EvaluateClient:
+    """Return a function that measures loss and accuracy on one client's own examples."""
+    return lambda model, data: evaluation(loss, {split: (data, len(data))})(model)
 
 
 def evaluation(loss: LossName, splits: Mapping[str, tuple[BatchDataset, int]]) -> Evaluate:

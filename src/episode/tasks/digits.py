@@ -12,19 +12,20 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from episode.data.holdout import hold_out_parts
 from episode.data.partition import Partition, by_similarity
 from episode.models.elman import ElmanClassifier
 from episode.randomness import derive, permutation
+from episode.tasks.holdout import HoldoutSettings
 from episode.tasks.neural import NeuralTask
 from episode.tasks.partitioned import VALIDATION_SHARE
-from episode.tasks.settings import TaskSettings
 
 PIXELS = 64
 CLASSES = 10
 TEST_SHARE = 0.2
 
 
-class Digits(TaskSettings):
+class Digits(HoldoutSettings):
     """scikit-learn's 1,797 digits of 8 x 8 pixels, distributed to clients by similarity s.
 
     A fifth is for testing; the split is the same for every seed. A digit is read in `time_steps`
@@ -52,12 +53,15 @@ class Digits(TaskSettings):
         dtype = getattr(torch, self.dtype)
         images, labels = (t.to(device) for t in load_digits_sequences(self.time_steps, dtype))
         held_out, train = (p.to(device) for p in split_digits(len(labels), self.evaluate_on))
-        partition = self._partition(labels[train].cpu(), seed)
+        partition, own = self._partition(labels[train].cpu(), seed), None
+        if self.holdout:
+            partition, rows = hold_out_parts(partition, self.holdout, seed)
+            own = [(images[part], labels[part]) for part in (train[r.to(device)] for r in rows)]
         parts = [train[part.to(device)] for part in partition.parts]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(seed, "initial model"))
             model = ElmanClassifier(PIXELS // self.time_steps, self.hidden, CLASSES)
-        splits = {self.evaluate_on: held_out, "train": train}
+        splits = {self.evaluate_on: held_out, "train": torch.cat(parts) if own else train}
         evaluated = {name: (images[part], labels[part]) for name, part in splits.items()}
         return NeuralTask(
             model.to(device, images.dtype),
@@ -67,6 +71,8 @@ class Digits(TaskSettings):
             seed=seed,
             evaluate=lambda module: loss_and_accuracy(module, evaluated),
             label_counts=self.label_counts(partition, seed),
+            held_out=own,
+            evaluate_client=_on_own_digits if own else None,
         )
 
     def partition(self, seed: int) -> Partition:
@@ -148,6 +154,10 @@ def loss_and_accuracy(
         metrics[f"{name}_loss"] = F.cross_entropy(scores, labels).item()
         metrics[f"{name}_accuracy"] = (scores.argmax(1) == labels).double().mean().item()
     return metrics
+
+
+def _on_own_digits(model: nn.Module, data: tuple[Tensor, Tensor]) -> dict[str, float]:
+    return loss_and_accuracy(model, {"holdout": data})
 
 
 def _read_digits() -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,14 @@ from episode.federation.protocols import Draw, Objective, Task
 from episode.federation.state import Buffers
 from episode.randomness import derive
 from episode.results.store import LabelCounts
+from episode.tasks.client_evaluation import (
+    ClientEvaluation,
+    Datasets,
+    EvaluateClient,
+    as_metrics,
+    mean_loss,
+    short,
+)
 from episode.tasks.precision import Precision, check_precision
 from episode.tasks.second_derivatives import hessian_product
 
@@ -66,6 +75,10 @@ class NeuralTask(Task):
             steps keep the model's own precision.
         label_counts: How many examples of each label the clients have, to store with a run.
         client_names: Names of all clients, for tables and reports.
+        held_out: One dataset per client that it does not train on, as `clients`; None or an empty
+            one for a client that has none.
+        evaluate_client: Returns metrics by name from the model in evaluation mode and one client's
+            held-out dataset; by default the mean of `loss`, as `holdout_loss`.
         num_clients: Number N of all clients, if `clients` are not all of them.
 
     Raises:
@@ -97,6 +110,8 @@ class NeuralTask(Task):
         precision: Precision = "float32",
         label_counts: LabelCounts | None = None,
         client_names: Sequence[str] = (),
+        held_out: Datasets | None = None,
+        evaluate_client: EvaluateClient | None = None,
         num_clients: int | None = None,
     ) -> None:
         _check(model, clients, loss, batch_size, num_clients)
@@ -110,6 +125,8 @@ class NeuralTask(Task):
         self.num_clients = num_clients or len(clients)
         self._clients = clients
         self._evaluate = evaluate
+        by_loss = mean_loss(self._loss_on_device, batch_size, collate)
+        self._client_evaluation = ClientEvaluation.of(self, held_out, evaluate_client, by_loss)
         numbers = sorted(clients) if isinstance(clients, Mapping) else range(len(clients))
         self.batches = ClientBatches(
             lambda client: Batches(clients[client], batch_size, seed, client, collate), numbers
@@ -121,11 +138,16 @@ class NeuralTask(Task):
         self._start = replica.x.clone(), replica.buffers()
         if numbers:
             self.draws_random_numbers = _try_loss(replica, numbers[0])
-        self._evaluated_replica = _Replica(self) if evaluate else None
+        evaluates = evaluate is not None or self.evaluates_clients
+        self._evaluated_replica = _Replica(self) if evaluates else None
 
     @property
     def clients(self) -> Sequence[int]:
         return list(self.batches)
+
+    @property
+    def evaluates_clients(self) -> bool:
+        return self._client_evaluation is not None
 
     def examples(self, client: int) -> int:
         known = self._clients.examples if isinstance(self._clients, LazyClients) else None
@@ -140,14 +162,14 @@ class NeuralTask(Task):
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
         if self._evaluate is None:
             return {}
-        metrics = self._evaluated(self._evaluate, x, buffers)
-        try:
-            return {str(name): float(value) for name, value in metrics.items()}
-        except (AttributeError, TypeError, ValueError, RuntimeError):
-            raise EpisodeError(
-                f"evaluate(model) returned {_short(metrics)}: it must return a dict of names and "
-                'numbers, for example {"accuracy": 0.9}.'
-            ) from None
+        return as_metrics(self._evaluated(self._evaluate, x, buffers), "evaluate(model)")
+
+    def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> dict[str, float]:
+        if self._client_evaluation is None:
+            return {}
+        evaluate = partial(self._client_evaluation, client)
+        found: dict[str, float] = self._evaluated(evaluate, x, buffers)
+        return found
 
     def evaluate_part(self, x: Tensor, buffers: Buffers) -> dict[str, Any] | None:
         if not isinstance(self._evaluate, SharedEvaluation):
@@ -167,6 +189,9 @@ class NeuralTask(Task):
         replica.load_buffers(buffers)
         with torch.no_grad(), self.autocast(x.device):
             return function(replica.module.eval())
+
+    def _loss_on_device(self, model: nn.Module, batch: Any) -> Tensor:
+        return self.loss(model, to_device(batch, next(model.parameters()).device))
 
     def install(self, x: Tensor, buffers: Buffers) -> nn.Module:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -315,12 +340,6 @@ def _check(
         raise EpisodeError("There are no clients: give at least one dataset.")
 
 
-def _short(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)}"
-    return repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
-
-
 def _try_loss(replica: _Replica, client: int) -> bool:
     """Compute one loss before any work; return whether the model draws random numbers.
 
@@ -339,7 +358,7 @@ def _try_loss(replica: _Replica, client: int) -> bool:
     torch.set_rng_state(before)
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         raise EpisodeError(
-            f"The loss is {_short(loss)}: it must be a scalar tensor, a mean over the batch."
+            f"The loss is {short(loss)}: it must be a scalar tensor, a mean over the batch."
         )
     if not loss.requires_grad:
         raise EpisodeError(

@@ -36,7 +36,8 @@ class Silos(ClassificationSettings):
     """Each folder below `data` is a client: tables of text and label, or folders of images.
 
     Files named test.* and validation.* are held out; if there are none, each silo holds out a share
-    of its rows. Without `vectors`, word vectors are learned with the model.
+    of its rows. The model is evaluated on the held-out rows of all silos, and for each silo on its
+    own. Without `vectors`, word vectors are learned with the model.
     """
 
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
@@ -73,19 +74,22 @@ class Silos(ClassificationSettings):
         partition, held_out = self._split(arrays, folders)
         data = self._dataset(arrays, "train")
         own_file = self.evaluate_on in arrays.info["splits"]
-        if own_file and not all(map(len, _rows(arrays, self.evaluate_on, len(folders)))):
+        own_rows = _rows(arrays, self.evaluate_on, len(folders)) if own_file else held_out
+        if own_file and not all(map(len, own_rows)):
             raise EpisodeError(
                 f"Some silos of {self.data} have a {self.evaluate_on} file and some have not: "
                 "give one to all, or to none."
             )
+        evaluated = self._dataset(arrays, self.evaluate_on) if own_file else data
         return classifier(
             self,
             lambda: self._make_model(arrays),
             data,
             partition,
-            self._dataset(arrays, self.evaluate_on) if own_file else data.select(held_out),
+            evaluated if own_file else data.select(torch.cat(held_out)),
             seed,
             device,
+            own_tests=[evaluated.select(rows) for rows in own_rows],
         )
 
     def partition(self, seed: int) -> Partition:
@@ -94,8 +98,8 @@ class Silos(ClassificationSettings):
     def partition_summary(self) -> str:
         return "one client per silo"
 
-    def _split(self, arrays: PreparedArrays, folders: list[Path]) -> tuple[Partition, Tensor]:
-        """Return the silos' training rows, and the training rows that they hold out instead."""
+    def _split(self, arrays: PreparedArrays, folders: list[Path]) -> tuple[Partition, list[Tensor]]:
+        """Return the silos' training rows, and the training rows that each holds out instead."""
         own_files = {split: _rows(arrays, split, len(folders)) for split in SPLITS}
         parts, held_out = [], []
         for silo, rows in enumerate(own_files["train"]):
@@ -113,7 +117,7 @@ class Silos(ClassificationSettings):
             parts.append(left.sort().values)
         names = [folder.name for folder in folders]
         partition = Partition(arrays["train-labels"], arrays.info["labels"], parts, names)
-        return partition, torch.cat([*held_out, _NO_ROWS])
+        return partition, held_out
 
     def _prepare(self) -> tuple[PreparedArrays, list[Path]]:
         folders = silos.silo_folders(Path(self.data).expanduser())
