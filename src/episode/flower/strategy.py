@@ -57,6 +57,8 @@ class EpisodeStrategy(Strategy):
         fraction_evaluate: Share of the sites that evaluate the model.
         evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
         weighted_by_key: Name of the metric by which the sites' evaluations are weighted.
+        per_client: Whether the run keeps each site's losses, norms and metrics of every round; by
+            default of at most 100 sites.
 
     Raises:
         EpisodeError: An argument is wrong.
@@ -88,6 +90,7 @@ class EpisodeStrategy(Strategy):
         fraction_evaluate: float = 1.0,
         evaluate_every: int = 1,
         weighted_by_key: str = "num-examples",
+        per_client: bool | None = None,
     ) -> None:
         self.algorithm = Algorithm.named(algorithm)
         if not 0 <= fraction_evaluate <= 1:
@@ -103,6 +106,7 @@ class EpisodeStrategy(Strategy):
         self.fraction_evaluate = fraction_evaluate
         self.evaluate_every = evaluate_every
         self.weighted_by_key = weighted_by_key
+        self.per_client = per_client
         self.run: Run | None = None
         """The run, with its status and history, once `start` has returned."""
 
@@ -186,7 +190,7 @@ class EpisodeStrategy(Strategy):
             plan,
             task,
             describe(plan, model, {"evaluate_every": self.evaluate_every}, made_by="flower"),
-            record=RecordSettings(self.evaluate_every),
+            record=RecordSettings(self.evaluate_every, per_client=self.per_client),
             open_engine=lambda job: closing(FlowerEngine(sites, plan.algorithm, config)),
         )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from episode.results.store import write_text
@@ -96,7 +97,7 @@ class Table:
                 head, no_wrap=not wraps, overflow="fold", justify="left" if words else "right"
             )
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(escape, row))  # a name may look like rich's markup
         yield table
 
     def _width(self, heads: Sequence[str], gap: int) -> int:
