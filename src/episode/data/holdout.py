@@ -42,16 +42,18 @@ def hold_out(count: int, share: float, seed: int, client: int, name: str = "") -
     return order[taken:].sort().values, order[:taken].sort().values
 
 
-def hold_out_parts(partition: Partition, share: float, seed: int) -> tuple[Partition, list[Tensor]]:
-    """Return the partition of what clients train on, and what each of them holds out."""
-    names = partition.clients or [f"client {c}" for c in range(len(partition.parts))]
+def hold_out_parts(partition: Partition, share: float, seed: int) -> Partition:
+    """Return the partition in which each client holds out a share of its examples."""
+    if not share:
+        return partition
+    names = partition.clients or [""] * len(partition.parts)
     rows = [
         hold_out(len(part), share, seed, client, name)
         for client, (part, name) in enumerate(zip(partition.parts, names, strict=True))
     ]
-    trained = [part[own] for part, (own, _) in zip(partition.parts, rows, strict=True)]
-    held_out = [part[kept] for part, (_, kept) in zip(partition.parts, rows, strict=True)]
-    return replace(partition, parts=trained), held_out
+    both = list(zip(partition.parts, rows, strict=True))
+    trained = [part[own] for part, (own, _) in both]
+    return replace(partition, parts=trained, held_out=[part[kept] for part, (_, kept) in both])
 
 
 def hold_out_data(

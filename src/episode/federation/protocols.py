@@ -115,8 +115,9 @@ class Task(ABC):
         return False
 
     def client_name(self, client: int) -> str:
-        """Return a client's name; `client 3` if it has none."""
-        return str(self.client_names[client]) if self.client_names else f"client {client}"
+        """Return a client's name; `client 3` if it has none but its number."""
+        name = str(self.client_names[client]) if self.client_names else str(client)
+        return f"client {client}" if name == str(client) else name
 
     @property
     def clients(self) -> Sequence[int]:
@@ -152,6 +153,11 @@ class Task(ABC):
         Parts that hold all data give what `evaluate` returns, whatever their order.
         """
         raise NotImplementedError(f"{type(self).__name__} has evaluate_part, but no combine.")
+
+    def check_part(  # noqa: B027 - by default a part is taken as it is
+        self, part: Mapping[str, Any], client: int
+    ) -> None:
+        """Raise a ValueError if a site cannot have measured this on the data of its client."""
 
     def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> Mapping[str, float]:
         """Return metrics of x̄ on data that this client has held out; empty if it has none."""

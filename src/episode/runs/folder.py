@@ -163,9 +163,8 @@ class RunFolder:
             self._write(store.PARTITION, store.dumps(dataclasses.asdict(counts)) + "\n")
 
     def write_client_names(self, names: Sequence[str]) -> None:
-        """Store the names of the clients, if they have any."""
-        if names:
-            self._write(per_client.CLIENT_NAMES, store.dumps([*names]) + "\n")
+        """Store the names of the clients, for tables and reports."""
+        self._write(per_client.CLIENT_NAMES, store.dumps([*names]) + "\n")
 
     def _claim(self) -> None:
         """Claim the folder for this run, or raise an error if it holds another."""

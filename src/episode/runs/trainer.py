@@ -25,6 +25,7 @@ from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import Experiment, identity_of
 from episode.runs.folder import RunFolder
 from episode.runs.records import History, Observe, Record, Run, client_line, make_record
+from episode.tasks.settings import Share
 
 
 @contextlib.contextmanager
@@ -53,14 +54,16 @@ def prepared(read: Callable[[], Experiment]) -> Iterator[tuple[Experiment, Job]]
         processes.leave()
 
 
-def job_of(experiment: Experiment, processes: Processes | None = None) -> Job:
-    """Build the job that an experiment describes, with its task, for these processes."""
+def job_of(
+    experiment: Experiment, processes: Processes | None = None, share: Share | None = None
+) -> Job:
+    """Build the job that an experiment describes, with its task or a share of it."""
     processes = processes or Processes()
     device = processes.device(experiment.engine.device)
     check_device(device)
     job = Job(
         plan=experiment.plan(),
-        task=experiment.task.build(experiment.seed, device),
+        task=experiment.task.build_share(share or Share(), experiment.seed, device),
         config=experiment.to_dict(),
         engine=dataclasses.replace(experiment.engine, device=device),
         record=experiment.record,
@@ -155,7 +158,8 @@ class _Training:
         if self.files:
             self.history.extend(self.files.keep_rounds(server.round))
             self.history.client_lines = self.files.keep_clients(server.round, self.keeps_clients)
-            self.files.write_client_names(self.job.task.client_names)
+            if self.job.task.client_names:
+                self.files.write_client_names(self.history.client_names)
             self.files.write_label_counts(self.job.task.label_counts)
         try:
             with registry.opener_of(self.job)(self.job) as engine:
