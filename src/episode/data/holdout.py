@@ -70,7 +70,7 @@ def hold_out_data(
 
     def part(client: int, which: int) -> Any:
         data = clients[client]
-        name = names[client] if names else ""
+        name = names[client] if client < len(names) else ""
         return chosen(data, hold_out(examples_of(data), share, seed, client, name)[which])
 
     if isinstance(clients, (list, tuple)):
