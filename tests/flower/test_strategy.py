@@ -22,6 +22,7 @@ from episode.flower import EpisodeStrategy
 from episode.flower.client import Site, add_actions
 from episode.flower.server import FlowerEngine
 from episode.flower.sites import Limits, Sites
+from episode.results.per_client import read_lines
 from episode.results.store import read_rounds
 from episode.testing import check_engine
 from federation import (
@@ -198,6 +199,41 @@ def test_it_evaluates_as_flower_does() -> None:
     assert result.train_metrics_clientapp[1]["sites"] == 3
     assert strategy.run is not None
     assert strategy.run.summary["metrics"]["sites_number"] == pytest.approx(weighted)
+    found = strategy.run.summary["per_client"]
+    assert found["sites_number"]["each"] == {"site 0": 0.0, "site 1": 1.0, "site 2": 2.0}
+    assert set(found) == {"sites_number", "loss"}, "how many examples is no metric"
+    for line in strategy.run.history.client_lines:
+        assert line["metrics"] == {"sites_number": [0.0, 1.0, 2.0]}
+        assert len(line["drift"]) == 3
+
+
+@pytest.mark.parametrize("per_client", [None, False])
+def test_sites_are_asked_once_after_a_round_whether_their_records_are_kept_or_not(
+    per_client: bool | None, tmp_path: Path
+) -> None:
+    client = app()
+
+    @client.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        if int(context.node_config["partition-id"]) == 1:
+            raise ValueError("out of memory")
+        metrics = MetricRecord({"loss": 0.5, "num-examples": 3, "curve": [0.1, 0.2]})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    network = LocalGrid(client, [0, 1, 2])
+    ended = on_flower(
+        grid=network, rounds=2, evaluate_every=2, per_client=per_client, folder=tmp_path
+    )
+    asked = [m for m in network.sent if m.metadata.message_type == "evaluate"]
+    assert len(asked) == 3
+    assert ended.strategy.run is not None
+    assert (tmp_path / "clients.jsonl").exists() is (per_client is None)
+    if per_client is None:
+        line = read_lines(tmp_path)[-1]
+        assert line["evaluated"] == [0, 2], "site 1 failed"
+        assert line["metrics"] == {"sites_loss": [0.5, 0.5]}
+        assert len(line["loss"]) == 3
+    assert ended.history[-1]["metrics"] == {"sites_loss": 0.5}
 
 
 def test_a_run_has_a_folder_and_goes_on_from_it(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class Batches:
                 "numbered examples, or a tuple of tensors (not a loader or an iterator)."
             )
         try:
-            self._tensors = _as_tensors(dataset)
+            self._tensors = as_tensors(dataset)
             self.examples = len(self._tensors[0]) if self._tensors else len(dataset)
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
@@ -181,7 +181,7 @@ class Batches:
         return permutation(self.examples, self._seed, "batches", self._client, stream, epoch)
 
 
-def _as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
+def as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
     """Return the tensors of a tuple of tensors (or arrays); None for any other dataset."""
     if isinstance(dataset, TensorDataset):
         return tuple(dataset.tensors)

@@ -31,9 +31,11 @@ class Partition:
     names: Sequence[str]
     """Names of the labels 0, 1, …"""
     parts: Sequence[Tensor]
-    """The examples of each client, as indices into `labels`."""
+    """The examples that each client trains on, as indices into `labels`."""
     clients: Sequence[str] = ()
     """Names of the clients, if they have any."""
+    held_out: Sequence[Tensor] | None = None
+    """The examples that each client holds out; None if they hold out nothing."""
 
 
 def by_similarity(labels: Column, num_clients: int, similarity: float, seed: int) -> list[Tensor]:

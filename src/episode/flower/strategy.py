@@ -68,6 +68,8 @@ class EpisodeStrategy(Strategy):
         fraction_evaluate: Share of the sites that evaluate the model.
         evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
         weighted_by_key: Name of the metric by which the sites' evaluations are weighted.
+        per_client: Whether the run keeps each site's losses, norms and metrics of every round; by
+            default of at most 100 sites.
 
     Raises:
         EpisodeError: An argument is wrong.
@@ -99,6 +101,7 @@ class EpisodeStrategy(Strategy):
         fraction_evaluate: float = 1.0,
         evaluate_every: int = 1,
         weighted_by_key: str = "num-examples",
+        per_client: bool | None = None,
     ) -> None:
         eta, gamma = number("eta", eta), number("gamma", gamma)
         check_rules(schedule, cohorts)
@@ -124,6 +127,7 @@ class EpisodeStrategy(Strategy):
             raise EpisodeError(f"fraction_evaluate is {fraction_evaluate}: it must be 0 to 1.")
         self.evaluate_every = whole_number("evaluate_every", evaluate_every, least=0)
         self.weighted_by_key = weighted_by_key
+        self.per_client = per_client
         self.run: Run | None = None
         """The run, with its status and history, once `start` has returned."""
 
@@ -213,7 +217,7 @@ class EpisodeStrategy(Strategy):
             plan,
             task,
             describe(plan, model, {"evaluate_every": self.evaluate_every}, made_by="flower"),
-            record=RecordSettings(self.evaluate_every),
+            record=RecordSettings(self.evaluate_every, per_client=self.per_client),
             open_engine=lambda job: closing(FlowerEngine(sites, plan.algorithm, config)),
         )
 

@@ -21,6 +21,7 @@ from episode.results.figures import OTHER, STYLES
 from episode.results.groups import Group, group_runs, metric_names, setting_text, task_of
 from episode.results.named_code import options_that_name
 from episode.results.run_tables import full_table
+from episode.results.silo_page import silo_data
 from episode.results.store import LabelCounts, StoredRun
 from episode.results.tables import Table, counted
 from episode.version import __version__
@@ -57,7 +58,7 @@ def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None
         "version": __version__,
         "data": _packed(store.dumps(data).encode()),
         "columns": _packed(columns.to_bytes()),
-        "program": "".join(map(page_file, ("data.js", "plots.js", "page.js"))),
+        "program": "".join(map(page_file, ("data.js", "plots.js", "silos.js", "page.js"))),
         "plotly": _plotly_script(),  # last, so that no placeholder is looked for in it
     }
     store.write_text(path, fill_page("page.html", parts))
@@ -114,6 +115,7 @@ def _page_data(
         "groups": [_group_data(g, [places[id(run)] for run in g.runs]) for g in groups],
         "styles": {name: {"colour": c, "dash": DASHES[line]} for name, (c, line) in styles.items()},
         "partitions": [vars(p) for p in _partitions(runs)],
+        "silos": silo_data(runs, columns),
     }
 
 

@@ -42,6 +42,7 @@ NOT_DECIDING = (
     "engine.min_replies",
     "engine.retries",
     "record.checkpoint_seconds",
+    "record.per_client",
 )
 """Settings that change how fast or how safely a run is played, but not what it computes.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from episode.arguments import (
 )
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
+from episode.data.holdout import hold_out_data
 from episode.engines import registry
 from episode.errors import EpisodeError
 from episode.federation.job import EngineSettings, Job, RecordSettings
@@ -33,7 +34,8 @@ from episode.runs.config import describe
 from episode.runs.monitor import Monitor
 from episode.runs.observers import combined
 from episode.runs.records import Observe, Run
-from episode.runs.trainer import train
+from episode.runs.trainer import check_holdout, train
+from episode.tasks.client_evaluation import EvaluateClient
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
 from episode.tasks.precision import Precision
 
@@ -55,6 +57,10 @@ def fit(
     cohorts: Cohorts | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int = 1,
+    holdout: float | Sequence[Any] = 0.0,
+    evaluate_client: EvaluateClient | None = None,
+    per_client: bool | None = None,
+    client_names: Sequence[str] = (),
     collate: Callable[[list[Any]], Any] = default_collate,
     precision: Precision = "float32",
     engine: str = "simulation",
@@ -87,6 +93,13 @@ def fit(
         cohorts: Who takes part in each round; by default everybody.
         evaluate: `evaluate(model)` returns metrics by name, for example `{"accuracy": 0.9}`.
         evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
+        holdout: Share of each client's own examples that is not trained on, or one dataset per
+            client to use instead. The model is evaluated on it for each client.
+        evaluate_client: `evaluate_client(model, data)` returns metrics by name on what one client
+            has held out; by default the mean of `loss`, as `holdout_loss`.
+        per_client: Whether `run.history.clients()` and the folder keep records of each client; by
+            default of at most 100 clients.
+        client_names: A name for each client, for tables and reports.
         collate: Makes a batch of a list of examples.
         precision: "bfloat16" computes losses under autocast; parameters and steps keep their type.
         engine: Where clients run: "simulation", "distributed" (in a script that torchrun starts),
@@ -128,6 +141,7 @@ def fit(
     record = RecordSettings(
         whole_number("evaluate_every", evaluate_every, least=0),
         number("checkpoint_seconds", checkpoint_seconds),
+        per_client,
     )
     settings = EngineSettings(
         engine,
@@ -135,14 +149,33 @@ def fit(
         timeout_seconds=positive("timeout_seconds", timeout_seconds),
     )
     path = optional(folder_path, "folder", folder)
+    clients, held_out = _hold_out(clients, holdout, seed, client_names)
     task = NeuralTask(
         model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate,
-        precision=precision,
+        precision=precision, client_names=client_names, held_out=held_out,
+        evaluate_client=evaluate_client,
     )  # fmt: skip
     plan.check(task.num_clients)
+    check_holdout(record, task)
     settings = replace(settings, device=str(next(model.parameters()).device))
-    job = Job(plan, task, _describe(plan, task, clients, int(batch_size), record), settings, record)
-    return _join_and_train(job, path, observe, monitor)
+    described = _describe(task, clients, int(batch_size))
+    if isinstance(holdout, (int, float)) and holdout:
+        described["holdout"] = holdout
+    config = describe(plan, described, {"evaluate_every": record.evaluate_every}, made_by="fit")
+    return _join_and_train(Job(plan, task, config, settings, record), path, observe, monitor)
+
+
+def _hold_out(
+    clients: Sequence[Any], holdout: float | Sequence[Any], seed: int, names: Sequence[str]
+) -> tuple[Sequence[Any], Sequence[Any] | None]:
+    """Return what clients train on, and what they hold out if they do."""
+    if isinstance(holdout, (int, float)) and not isinstance(holdout, bool):
+        if holdout == 0 or isinstance(clients, Mapping) or not isinstance(clients, Sequence):
+            return clients, None  # if clients are no sequence, the task says so
+        return hold_out_data(clients, holdout, seed, names)
+    if isinstance(holdout, str) or not isinstance(holdout, Sequence):
+        raise EpisodeError(f"holdout is {holdout!r}: give a share such as 0.2, or a list of data.")
+    return clients, holdout
 
 
 def _join_and_train(
@@ -180,10 +213,8 @@ def _check_objects(engine: Any, observe: Any, monitor: Any) -> None:
         raise EpisodeError(f"monitor is {shown(monitor)}: give True, False or a Monitor(...).")
 
 
-def _describe(
-    plan: Plan, task: NeuralTask, clients: Sequence[Any], batch_size: int, record: RecordSettings
-) -> dict[str, Any]:
-    """Return what identifies the run's folder: settings, weights, and a few examples of the data.
+def _describe(task: NeuralTask, clients: Sequence[Any], batch_size: int) -> dict[str, Any]:
+    """Return what identifies the task: weights, shapes, and a few examples of the data.
 
     Of clients that are opened when they are needed, three are compared. The code of the model and
     the loss cannot be compared.
@@ -191,7 +222,7 @@ def _describe(
     n = task.num_clients
     chosen = range(n) if isinstance(clients, (list, tuple)) else sorted({0, n // 2, n - 1})
     shapes = {name: list(p.shape) for name, p in task.model.named_parameters() if p.requires_grad}
-    described = {
+    return {
         "name": type(task.model).__name__,
         "parameters": shapes,
         "initial_state": _checksum(task.model),
@@ -200,7 +231,6 @@ def _describe(
         "batch_size": batch_size,
         "precision": task.precision,
     }
-    return describe(plan, described, {"evaluate_every": record.evaluate_every}, made_by="fit")
 
 
 def _checksum(model: nn.Module) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,17 +15,17 @@ from episode.engines import registry
 from episode.engines.rendezvous import under_torchrun
 from episode.errors import EpisodeError
 from episode.federation import checkpoint
-from episode.federation.job import EngineSettings, Job
+from episode.federation.job import MOST_CLIENTS, EngineSettings, Job, RecordSettings
 from episode.federation.processes import Processes
-from episode.federation.protocols import Engine, Request
+from episode.federation.protocols import Engine, Evaluation, Request, Task
 from episode.federation.rounds import Rounds, divergence
 from episode.federation.state import ClientState, ServerState, Status
-from episode.results import store
+from episode.results import per_client, store
 from episode.runs.building import build_task
 from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import Experiment, identity_of
 from episode.runs.folder import RunFolder
-from episode.runs.records import History, Observe, Record, Run, make_record
+from episode.runs.records import History, Observe, Record, Run, client_line, make_record
 from episode.tasks.settings import Share
 
 
@@ -71,7 +71,18 @@ def job_of(
         processes=processes,
     )
     job.plan.check(job.task.num_clients)
+    check_holdout(job.record, job.task)
     return job
+
+
+def check_holdout(record: RecordSettings, task: Task) -> None:
+    """Refuse to hold out data that nobody would look at."""
+    count = task.num_clients
+    if task.evaluates_clients and record.per_client is None and not record.keeps_clients(count):
+        raise EpisodeError(
+            f"The {count:,} clients hold out data, but records of each client are off for more "
+            f"than {MOST_CLIENTS}: set record.per_client (in Python per_client) to true or false."
+        )
 
 
 def train(
@@ -129,6 +140,13 @@ class _Training:
     checkpoints: Checkpoints | None = None
     saved_at: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self) -> None:
+        task = self.job.task
+        self.keeps_clients = self.job.record.keeps_clients(task.num_clients)
+        evaluates = self.keeps_clients and task.evaluates_clients
+        self.evaluated: Sequence[int] = range(task.num_clients) if evaluates else ()
+        self.history.client_names = client_names(task)
+
     def play(self) -> Run:
         if self.files:
             self.files.forget_failure()
@@ -140,6 +158,9 @@ class _Training:
             return self._read_back(server, ended)
         if self.files:
             self.history.extend(self.files.keep_rounds(server.round))
+            self.history.client_lines = self.files.keep_clients(server.round, self.keeps_clients)
+            if self.job.task.client_names:
+                self.files.write_client_names(self.history.client_names)
             self.files.write_label_counts(self.job.task.label_counts)
         try:
             with registry.opener_of(self.job)(self.job) as engine:
@@ -170,6 +191,7 @@ class _Training:
         """Return a run that has ended; its model is written again in case the file is damaged."""
         if self.files:
             self.history.extend(self.files.rounds())
+            self.history.client_lines = self.files.clients()
             self.files.finish(ended, self.job.task.state_dict(server.x, server.buffers))
             if self.observe:
                 self.observe(self.history[-1])
@@ -184,10 +206,12 @@ class _Training:
             telemetry = rounds.play(server)
             reason = divergence(server, telemetry)
             record = {**make_record(telemetry, server), **engine.notes()}
+            found = Evaluation()
             if reason is None and self._evaluation_is_due(server.round):
-                found = engine.evaluate(self.job.task, server.x, server.buffers)
+                found = engine.evaluate(self.job.task, server.x, server.buffers, self.evaluated)
                 record["metrics"] = found.metrics
-            self._write_down(record)
+            line = client_line(telemetry, found.clients) if self.keeps_clients else None
+            self._write_down(record, line)
             if reason is not None:
                 return self._end_diverged(before, server, reason)
             requests = engine.requests()
@@ -210,10 +234,12 @@ class _Training:
         every = self.job.record.evaluate_every * plan.rounds_of_one_step
         return rounds_played == plan.rounds_to_play or bool(every and rounds_played % every == 0)
 
-    def _write_down(self, record: Record) -> None:
+    def _write_down(self, record: Record, clients: Record | None) -> None:
         self.history.append(record)
+        if clients is not None:
+            self.history.client_lines.append(clients)
         if self.files:
-            self.files.append(record)
+            self.files.append(record, clients)
         if self.observe:
             self.observe(record)
 
@@ -241,12 +267,14 @@ class _Training:
 
     def _summary(self, status: Status, server: ServerState) -> Record:
         metrics: Record = next((r["metrics"] for r in self.history[::-1] if "metrics" in r), {})
+        clients = per_client.summarise(self.history.client_lines, self.history.client_names)
         return {
             "status": status,
             "rounds": server.round,
             **dataclasses.asdict(server.counts),
             "loss": self.history[-1]["loss"],
             "metrics": metrics,
+            **({per_client.PER_CLIENT: clients} if clients else {}),
             **self.job.processes.summary(),
         }
 
@@ -264,4 +292,23 @@ class _Training:
             server.buffers,
             self.folder,
             self.job.task.install(server.x, server.buffers),
+            self.history.client_names,
         )
+
+
+def client_names(task: Task) -> list[str]:
+    """Return the names of a task's clients; `client 0`, `client 1` … if they have none.
+
+    Raises:
+        EpisodeError: There is not one name for each client, or two clients share one.
+    """
+    given = len(task.client_names)
+    if given not in (0, task.num_clients):
+        raise EpisodeError(
+            f"There are {given} client_names for {task.num_clients} clients: give one for each."
+        )
+    names = [task.client_name(client) for client in range(task.num_clients)]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise EpisodeError(f"Two clients are called {twice!r}: give each its own name.")
+    return names

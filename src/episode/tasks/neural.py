@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from episode.arguments import seed_number, shown
+from episode.arguments import seed_number
 from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
 from episode.data.clients import ClientBatches, LazyClients
-from episode.errors import EpisodeError
 from episode.federation.protocols import Draw, Objective, Task
 from episode.federation.state import Buffers
 from episode.randomness import derive
@@ -24,6 +24,13 @@ from episode.tasks.checks import (
     check_functions,
     check_model,
     warn_of_small_clients,
+)
+from episode.tasks.client_evaluation import (
+    ClientEvaluation,
+    Datasets,
+    EvaluateClient,
+    as_metrics,
+    mean_loss,
 )
 from episode.tasks.model_buffers import float_type, read_buffers, write_buffers
 from episode.tasks.precision import Precision, check_precision
@@ -77,6 +84,10 @@ class NeuralTask(Task):
             steps keep the model's own precision.
         label_counts: How many examples of each label the clients have, to store with a run.
         client_names: Names of all clients, for tables and reports.
+        held_out: One dataset per client that it does not train on, as `clients`; None or an empty
+            one for a client that has none.
+        evaluate_client: Returns metrics by name from the model in evaluation mode and one client's
+            held-out dataset; by default the mean of `loss`, as `holdout_loss`.
         num_clients: Number N of all clients, if `clients` are not all of them.
 
     Raises:
@@ -108,6 +119,8 @@ class NeuralTask(Task):
         precision: Precision = "float32",
         label_counts: LabelCounts | None = None,
         client_names: Sequence[str] = (),
+        held_out: Datasets | None = None,
+        evaluate_client: EvaluateClient | None = None,
         num_clients: int | None = None,
     ) -> None:
         check_model(model)
@@ -123,6 +136,8 @@ class NeuralTask(Task):
         self.num_clients = num_clients or len(clients)
         self._clients = clients
         self._evaluate = evaluate
+        by_loss = mean_loss(self._loss_on_device, batch_size, collate)
+        self._client_evaluation = ClientEvaluation.of(self, held_out, evaluate_client, by_loss)
         numbers = sorted(clients) if isinstance(clients, Mapping) else range(len(clients))
         self.batches = ClientBatches(
             lambda client: Batches(clients[client], batch_size, seed, client, collate), numbers
@@ -137,11 +152,16 @@ class NeuralTask(Task):
             self.draws_random_numbers = try_loss(
                 lambda: replica.loss(draw), replica.module, model, draw.client
             )
-        self._evaluated_replica = _Replica(self) if evaluate else None
+        evaluates = evaluate is not None or self.evaluates_clients
+        self._evaluated_replica = _Replica(self) if evaluates else None
 
     @property
     def clients(self) -> Sequence[int]:
         return list(self.batches)
+
+    @property
+    def evaluates_clients(self) -> bool:
+        return self._client_evaluation is not None
 
     def examples(self, client: int) -> int:
         known = self._clients.examples if isinstance(self._clients, LazyClients) else None
@@ -156,14 +176,14 @@ class NeuralTask(Task):
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
         if self._evaluate is None:
             return {}
-        metrics = self._evaluated(self._evaluate, x, buffers)
-        try:
-            return {str(name): float(value) for name, value in metrics.items()}
-        except (AttributeError, TypeError, ValueError, RuntimeError):
-            raise EpisodeError(
-                f"evaluate(model) returned {shown(metrics)}: it must return a dict of names and "
-                'numbers, for example {"accuracy": 0.9}.'
-            ) from None
+        return as_metrics(self._evaluated(self._evaluate, x, buffers), "evaluate(model)")
+
+    def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> dict[str, float]:
+        if self._client_evaluation is None:
+            return {}
+        evaluate = partial(self._client_evaluation, client)
+        found: dict[str, float] = self._evaluated(evaluate, x, buffers)
+        return found
 
     def evaluate_part(self, x: Tensor, buffers: Buffers) -> dict[str, Any] | None:
         if not isinstance(self._evaluate, SharedEvaluation):
@@ -187,6 +207,9 @@ class NeuralTask(Task):
         replica.load_buffers(buffers)
         with torch.no_grad(), self.autocast(x.device):
             return function(replica.module.eval())
+
+    def _loss_on_device(self, model: nn.Module, batch: Any) -> Tensor:
+        return self.loss(model, to_device(batch, next(model.parameters()).device))
 
     def install(self, x: Tensor, buffers: Buffers) -> nn.Module:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
