@@ -16,11 +16,11 @@ MANY = 100_000_000
 
 @pytest.mark.parametrize("clients", [10, PERMUTED_UP_TO])
 def test_cohorts_among_few_clients_are_the_beginning_of_a_permutation(clients: int) -> None:
-    for round in range(3):
-        expected = sorted(permutation(clients, 7, "cohort", round)[:5].tolist())
-        assert Uniform(5).at(round, clients, seed=7) == expected
-        expected = sorted(3 * i + round for i in permutation(clients, 7, "cohort", round)[:5])
-        assert Cyclic(3, cohort_size=5).at(round, 3 * clients, seed=7) == expected
+    for r in range(3):
+        expected = sorted(permutation(clients, 7, "cohort", r)[:5].tolist())
+        assert Uniform(5).at(r, clients, seed=7) == expected
+        expected = sorted(3 * i + r for i in permutation(clients, 7, "cohort", r)[:5])
+        assert Cyclic(3, cohort_size=5).at(r, 3 * clients, seed=7) == expected
 
 
 def test_cohorts_among_many_clients_are_as_stored() -> None:
@@ -45,9 +45,9 @@ def test_a_cohort_is_drawn_without_touching_all_clients(rule: Uniform | Cyclic) 
 
 
 def test_a_group_of_many_clients_is_drawn_from_alone() -> None:
-    for round in range(4):
-        cohort = Cyclic(4, cohort_size=50).at(round, MANY, seed=0)
-        assert {client % 4 for client in cohort} == {round}
+    for r in range(4):
+        cohort = Cyclic(4, cohort_size=50).at(r, MANY, seed=0)
+        assert {client % 4 for client in cohort} == {r}
 
 
 def test_samples_are_uniform_over_all_subsets() -> None:

@@ -37,6 +37,7 @@ NOT_DECIDING = (
     "engine.timeout_seconds",
     "engine.min_replies",
     "engine.retries",
+    "engine.state_memory_mb",
     "record.checkpoint_seconds",
 )
 """Settings that change how fast or how safely a run is played, but not what it computes.

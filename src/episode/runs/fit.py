@@ -21,7 +21,7 @@ from episode.runs.config import describe
 from episode.runs.monitor import Monitor
 from episode.runs.observers import combined
 from episode.runs.records import Observe, Run
-from episode.runs.trainer import train
+from episode.runs.trainer import owners_of, train
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
 from episode.tasks.precision import Precision
 
@@ -49,6 +49,7 @@ def fit(
     workers: int | None = None,
     timeout_seconds: float = 600.0,
     checkpoint_seconds: float = 30.0,
+    state_memory_mb: float = 1024.0,
     observe: Observe | None = None,
     monitor: bool | Monitor = False,
 ) -> Run:
@@ -81,6 +82,8 @@ def fit(
         workers: Number of threads; it changes the speed and nothing else.
         timeout_seconds: A process that is silent for so long counts as lost (distributed only).
         checkpoint_seconds: Seconds of work that a crash may cost; 0 saves after every round.
+        state_memory_mb: If the clients' memories and momenta can take more, they are kept in a
+            file, in the run's folder or a temporary one.
         observe: Called with the record of each round.
         monitor: Warn when training leaves the regime that the theory covers.
 
@@ -102,7 +105,8 @@ def fit(
         'finished'
     """
     _check_types({"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds,
-                  "timeout_seconds": timeout_seconds}, (int, float), "a number")  # fmt: skip
+                  "timeout_seconds": timeout_seconds,
+                  "state_memory_mb": state_memory_mb}, (int, float), "a number")  # fmt: skip
     _check_types({"local_steps": local_steps, "rounds": rounds, "batch_size": batch_size,
                   "seed": seed, "evaluate_every": evaluate_every,
                   "workers": 1 if workers is None else workers}, int, "a whole number")  # fmt: skip
@@ -123,7 +127,9 @@ def fit(
     )  # fmt: skip
     plan.check(task.num_clients)
     device = str(next(model.parameters()).device)
-    settings = EngineSettings(str(engine), workers, device, timeout_seconds)
+    settings = EngineSettings(
+        str(engine), workers, device, timeout_seconds, state_memory_mb=state_memory_mb
+    )
     job = Job(plan, task, _describe(plan, task, clients, batch_size, record), settings, record)
     return _join_and_train(job, folder, observe, monitor)
 
@@ -132,13 +138,14 @@ def _join_and_train(
     job: Job, folder: str | Path | None, observe: Observe | None, monitor: bool | Monitor
 ) -> Run:
     processes = registry.join(job.engine, {"config": job.config})
-    job = replace(job, processes=processes)
-    if monitor:
-        watch = monitor if isinstance(monitor, Monitor) else Monitor()
-        job = watch.watch(job)
-        observe = combined(watch if processes.writes else None, observe)
     try:
-        return train(job, Path(folder) if folder is not None else None, observe)
+        with processes.together():
+            job = replace(job, processes=processes, owners=owners_of(job.task, processes))
+            if monitor:
+                watch = monitor if isinstance(monitor, Monitor) else Monitor()
+                job = watch.watch(job)
+                observe = combined(watch if processes.writes else None, observe)
+            return train(job, Path(folder) if folder is not None else None, observe)
     finally:
         processes.leave()
 

@@ -16,8 +16,9 @@ from episode.engines.rendezvous import under_torchrun
 from episode.errors import EpisodeError
 from episode.federation import checkpoint
 from episode.federation.job import EngineSettings, Job
+from episode.federation.owners import Owners
 from episode.federation.processes import Processes
-from episode.federation.protocols import Engine, Request
+from episode.federation.protocols import Engine, Request, Task
 from episode.federation.rounds import Rounds, divergence
 from episode.federation.state import ClientState, ServerState, Status
 from episode.results import store
@@ -25,6 +26,7 @@ from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import Experiment, identity_of
 from episode.runs.folder import RunFolder
 from episode.runs.records import History, Observe, Record, Run, make_record
+from episode.tasks.settings import Share
 
 
 @contextlib.contextmanager
@@ -58,16 +60,32 @@ def job_of(experiment: Experiment, processes: Processes | None = None) -> Job:
     processes = processes or Processes()
     device = processes.device(experiment.engine.device)
     check_device(device)
+    settings, seed = experiment.task, experiment.seed
+    sizes = settings.sizes(seed) if processes.size > 1 else None
+    if sizes is None:
+        task = settings.build(seed, device)
+        owners = owners_of(task, processes)
+    else:
+        owners = Owners(sizes, processes.size)
+        task = settings.build_share(Share(owners.clients(processes.rank)), seed, device)
     job = Job(
         plan=experiment.plan(),
-        task=experiment.task.build(experiment.seed, device),
+        task=task,
         config=experiment.to_dict(),
         engine=dataclasses.replace(experiment.engine, device=device),
         record=experiment.record,
         processes=processes,
+        owners=owners,
     )
     job.plan.check(job.task.num_clients)
     return job
+
+
+def owners_of(task: Task, processes: Processes) -> Owners | None:
+    """Return which process serves which client of a task that holds them all."""
+    if processes.size == 1:
+        return None
+    return Owners([task.examples(c) for c in range(task.num_clients)], processes.size)
 
 
 def train(
@@ -92,12 +110,13 @@ def train(
         EpisodeError: The folder holds another run, or the run cannot go on.
         KeyboardInterrupt: `stop` asked for it.
     """
+    job = dataclasses.replace(job, folder=folder)
     with contextlib.ExitStack() as stack:
         stack.enter_context(job.processes.together())
         files: RunFolder | None = None
         if folder is not None and job.processes.writes:
             files = stack.enter_context(RunFolder(folder, job.config, identity_of(job.config)))
-        return _Training(job, folder, files, observe, stop).play()
+        return _Training(job, files, observe, stop).play()
 
 
 def check_device(device: str) -> None:
@@ -116,7 +135,6 @@ class _Training:
     """A run while it is played."""
 
     job: Job
-    folder: Path | None
     files: RunFolder | None
     """The open folder, on the one process that writes it."""
     observe: Observe | None
@@ -150,14 +168,15 @@ class _Training:
     def _stored(self, ended: Record | None) -> tuple[ServerState, Mapping[int, ClientState]]:
         """Return the state to go on from: that of a checkpoint, or the initial one."""
         found = None
-        if self.folder is not None:
+        folder = self.job.folder
+        if folder is not None:
             diverged = ended is not None and ended["status"] == "diverged"
-            path = self.folder / (store.LAST_FINITE if diverged else store.CHECKPOINT)
+            path = folder / (store.LAST_FINITE if diverged else store.CHECKPOINT)
             self.checkpoints = Checkpoints(path, self.job)
             found = self.checkpoints.read()
         if found is None and ended is not None:
             raise EpisodeError(
-                f"{self.folder} has a summary but no checkpoint: remove it to start afresh."
+                f"{folder} has a summary but no checkpoint: remove it to start afresh."
             )
         return found or (ServerState(*self.job.task.initial()), {})
 
@@ -173,7 +192,8 @@ class _Training:
     def _rounds(self, server: ServerState, engine: Engine) -> Run:
         plan = self.job.plan
         engine.own_requests = self._own_requests
-        rounds = Rounds(plan, self.job.task, engine)
+        owners = self.job.owners
+        rounds = Rounds(plan, self.job.task, engine, owners.sizes if owners else None)
         while server.round < plan.rounds_to_play:
             before = dataclasses.replace(server)
             telemetry = rounds.play(server)
@@ -256,6 +276,6 @@ class _Training:
             summary,
             server.x,
             server.buffers,
-            self.folder,
+            self.job.folder,
             self.job.task.install(server.x, server.buffers),
         )
