@@ -357,8 +357,8 @@ def test_silos_are_prepared_anew_for_other_vectors_of_one_archive(tmp_path: Path
         zipped.writestr("a.txt", "good 1 2\nday 2 3\nbad 3 5\n")
         zipped.writestr("b.txt", "good 1 2 3\nday 2 3 4\nbad 3 5 6\n")
     for name, size in (("a.txt", 2), ("b.txt", 3)):
-        ready, _ = silos(folder, vectors=str(tmp_path / "v.zip" / name)).task._prepare()
-        assert ready["vectors"].shape[1] == size
+        task = silos(folder, vectors=str(tmp_path / "v.zip" / name)).task.build(0, "cpu")
+        assert task.model.encoder.words.embedding_dim == size
 
 
 def test_a_label_that_only_held_out_rows_have_is_named(

@@ -59,6 +59,10 @@ class LabelledDataset(BatchDataset):
         chosen._selected = self._selected[indices]
         return chosen
 
+    @abstractmethod
+    def compact(self) -> Self:
+        """Return a dataset of the selected examples that keeps nothing of the others in memory."""
+
 
 class PrefetchingDataset(BatchDataset):
     """A dataset that can prepare a batch while the model works on another one."""

@@ -144,6 +144,11 @@ class Task(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has evaluate_part, but no combine.")
 
+    def check_part(  # noqa: B027 - by default a part is taken as it is
+        self, part: Mapping[str, Any], client: int
+    ) -> None:
+        """Raise a ValueError if a site cannot have measured this on the data of its client."""
+
     def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> Mapping[str, float]:
         """Return metrics of x̄ on data that this client has held out; empty if it has none."""
         return {}

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -27,7 +27,7 @@ ANSWER = "episode.answer"
 ARRAYS = "episode.arrays"
 STATE = "episode.state"
 METRICS = "episode.metrics"
-PROTOCOL = 1
+PROTOCOL = 2
 _HEADER = 4096
 """Upper bound on the bytes that a serialised array has beyond its values."""
 
@@ -45,12 +45,14 @@ class Rejected(Exception):  # noqa: N818 - the message is rejected; the run has 
 class Ask:
     """What a site is asked to do, and which state it must start from."""
 
-    phase: Phase
+    phase: Phase | Literal["evaluate"]
     tag: str
     """Name of this exchange, and of the state that the site holds after it."""
     seed: int
     algorithm: str
     """The algorithm as JSON."""
+    told: str = ""
+    """What the site is told of the sites' agreement, as JSON; empty if there is none."""
     round: int = 0
     expects: str = ""
     """Tag of the state to start from; empty for none."""
@@ -124,6 +126,7 @@ class Answer(Held):
         for name, value in expected.items():
             if label.get(name) != value:
                 raise Rejected(f"replied about {name} {label.get(name)!r} instead of {value!r}")
+        assert ask.phase != "evaluate"
         algorithm = ask.built()
         form = ReplyForm.of(algorithm, ask.phase, ask.memorise, ask.measure_every)
         # A client sends its memory, and the server, which has the old one, computes the change.

@@ -13,8 +13,9 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
 
@@ -28,9 +29,18 @@ from episode.core.algorithm import Algorithm
 from episode.errors import ClusterError
 from episode.federation.job import Job
 from episode.federation.mean import mean_of
-from episode.federation.protocols import AttemptFailed, Engine, Phase, Reply, Request
+from episode.federation.protocols import (
+    AttemptFailed,
+    Engine,
+    Evaluation,
+    Phase,
+    Reply,
+    Request,
+    Task,
+)
 from episode.federation.rounds import Plan
-from episode.federation.state import ClientState
+from episode.federation.state import Buffers, ClientState
+from episode.flower.evaluation import evaluate_at_sites
 from episode.flower.exchange import Failure, Outcome
 from episode.flower.messages import ARRAYS, ASK, STATE, Answer, Ask, Held, Rejected, label_of, pack
 from episode.flower.sites import Introduction, Limits, Sites
@@ -110,6 +120,14 @@ class FlowerEngine(Engine):
                 tag = answer.tag if answer.state.tensors() else ""
                 self._kept[client] = Held(answer.state, tag)
         return mean
+
+    def evaluate(
+        self, task: Task, x: Tensor, buffers: Buffers, clients: Sequence[int] = ()
+    ) -> Evaluation:
+        """Let sites evaluate their own data, unless the server has them, and combine the parts."""
+        if task.clients:
+            return super().evaluate(task, x, buffers, clients)
+        return evaluate_at_sites(self.sites, self._next_tag(), task, x, buffers, clients)
 
     def client_states(self) -> dict[int, ClientState]:
         return {client: held.state for client, held in self._kept.items()}
@@ -213,13 +231,14 @@ class FlowerEngine(Engine):
             there = bool(start.tag) and self._tag_at_node.get(self._node(client)) == start.tag
             has_point = there and ask.phase == "local" and self._algorithm.correction.probes
             arrays = only_G if has_point else whole
-            content = RecordDict({ASK: ask.record(start.tag), ARRAYS: arrays, "config": config})
+            asked = replace(ask, told=self.sites.told(client)).record(start.tag)
+            content = RecordDict({ASK: asked, ARRAYS: arrays, "config": config})
             if start.tag and not there:
                 content[STATE] = pack(vars(start.state))
             contents[client] = content
         return self.sites.ask(contents, f"train.{ask.phase}", ask.round, seconds)
 
-    def _starting_state(self, phase: Phase, client: int) -> Held:
+    def _starting_state(self, phase: str, client: int) -> Held:
         """Return what the client must start from: this round's probe, or its last state."""
         probe = self._answers.get(("probe", client))
         if phase == "local" and probe is not None and self._algorithm.correction.probes:
@@ -262,8 +281,16 @@ class FlowerEngine(Engine):
         return f"{self._name}.{self._exchanges}"
 
 
-def engine_on_sites(job: Job, grid: Grid) -> closing[FlowerEngine]:
-    """Meet the sites of a job whose task is built here, and return an engine on them to open."""
+def engine_on_sites(
+    job: Job, grid: Grid, told: Callable[[int], str] = lambda _: ""
+) -> closing[FlowerEngine]:
+    """Meet the sites of a job, and return an engine on them to open.
+
+    Args:
+        job: What to play; its task may have no data.
+        grid: Flower's connection to the nodes.
+        told: What each client is told of the sites' agreement, as JSON.
+    """
     x, _ = job.task.initial()
 
     def objection(site: Introduction) -> str | None:
@@ -271,7 +298,7 @@ def engine_on_sites(job: Job, grid: Grid) -> closing[FlowerEngine]:
             return f"trains {site.size} numbers of {site.dtype}, not {x.numel()} of {x.dtype}"
         return None
 
-    sites = Sites(grid, Limits.of(job.engine), job.plan.seed, objection, job.plan.algorithm)
+    sites = Sites(grid, Limits.of(job.engine), job.plan.seed, objection, job.plan.algorithm, told)
     sites.meet(job.task.num_clients)
     return closing(FlowerEngine(sites, job.plan.algorithm))
 

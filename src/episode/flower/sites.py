@@ -107,6 +107,8 @@ class Sites:
     check: Check = lambda _: None
     algorithm: Algorithm | None = None
     """If given, sites are asked whether they know all pieces of it."""
+    told: Callable[[int], str] = lambda _: ""
+    """What each client is told of the sites' agreement, as JSON; empty if there is none."""
     num_clients: int = 0
     known: dict[int, Introduction] = field(default_factory=dict)
     _due: dict[str, int] = field(default_factory=dict)
@@ -160,7 +162,8 @@ class Sites:
             self._greeted &= {i.node for i in answered}
         self._greeted &= nodes
         new = nodes - self._greeted
-        config = ConfigRecord({"seed": self.seed})
+        # A new node's number is not known yet; its introduction is the same for any.
+        config = ConfigRecord({"seed": self.seed, "told": self.told(0)})
         if self.algorithm is not None:
             config["algorithm"] = json.dumps(self.algorithm.to_dict())
         contents = dict.fromkeys(new, RecordDict({"config": config}))

@@ -55,19 +55,19 @@ def prepared(read: Callable[[], Experiment]) -> Iterator[tuple[Experiment, Job]]
         processes.leave()
 
 
-def job_of(experiment: Experiment, processes: Processes | None = None) -> Job:
-    """Build the job that an experiment describes, with its task, for these processes."""
+def job_of(
+    experiment: Experiment, processes: Processes | None = None, share: Share | None = None
+) -> Job:
+    """Build the job that an experiment describes, with its task or a share of it."""
     processes = processes or Processes()
     device = processes.device(experiment.engine.device)
     check_device(device)
     settings, seed = experiment.task, experiment.seed
     sizes = settings.sizes(seed) if processes.size > 1 else None
-    if sizes is None:
-        task = settings.build(seed, device)
-        owners = owners_of(task, processes)
-    else:
-        owners = Owners(sizes, processes.size)
-        task = settings.build_share(Share(owners.clients(processes.rank)), seed, device)
+    owners = None if sizes is None else Owners(sizes, processes.size)
+    if owners is not None:
+        share = Share(owners.clients(processes.rank))
+    task = settings.build_share(share or Share(), seed, device)
     job = Job(
         plan=experiment.plan(),
         task=task,
@@ -75,7 +75,7 @@ def job_of(experiment: Experiment, processes: Processes | None = None) -> Job:
         engine=dataclasses.replace(experiment.engine, device=device),
         record=experiment.record,
         processes=processes,
-        owners=owners,
+        owners=owners or owners_of(task, processes),
     )
     job.plan.check(job.task.num_clients)
     return job

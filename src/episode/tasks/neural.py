@@ -43,6 +43,10 @@ class SharedEvaluation(ABC):
     def combine(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """Return metrics from the parts of all processes; the order of parts does not matter."""
 
+    @abstractmethod
+    def check(self, part: Mapping[str, Any], client: int) -> None:
+        """Raise a ValueError if a site cannot have measured this on the data of its client."""
+
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """Return the metrics on the data that are here."""
         return self.combine([self.part(model)])
@@ -159,6 +163,10 @@ class NeuralTask(Task):
         assert isinstance(self._evaluate, SharedEvaluation)
         return self._evaluate.combine(parts)
 
+    def check_part(self, part: Mapping[str, Any], client: int) -> None:
+        if isinstance(self._evaluate, SharedEvaluation):
+            self._evaluate.check(part, client)
+
     def _evaluated(self, function: Callable[[nn.Module], Any], x: Tensor, buffers: Buffers) -> Any:
         """Return what the function returns for the model at x̄, in evaluation mode."""
         replica = self._evaluated_replica
@@ -177,7 +185,12 @@ class NeuralTask(Task):
         return self.model
 
     def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor]:
-        return self.install(x, buffers).state_dict()
+        state = self.install(x, buffers).state_dict()
+        if not self.batches:  # a server without data has only places for frozen parameters
+            for name, p in self.model.named_parameters():
+                if not p.requires_grad:
+                    del state[name]
+        return state
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """Return the context in which the model computes."""
