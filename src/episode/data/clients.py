@@ -9,7 +9,7 @@ from typing import Any
 
 from episode.arguments import function, whole_number
 from episode.data.batches import Batches
-from episode.errors import EpisodeError
+from episode.errors import ClientError, EpisodeError
 
 MOST_OPEN = 512
 """Clients whose batches are kept; those that were used least recently are let go first."""
@@ -29,6 +29,7 @@ class LazyClients(Sequence[Any]):
 
     Raises:
         EpisodeError: There are no clients, or not one number of examples for each.
+        ClientError: A client's data cannot be opened.
 
     Example:
         >>> import episode, torch
@@ -65,7 +66,15 @@ class LazyClients(Sequence[Any]):
     def __getitem__(self, client: Any) -> Any:
         if not 0 <= client < self._count:
             raise IndexError(client)
-        return self._open(client)
+        try:
+            return self._open(client)
+        except EpisodeError:
+            raise
+        except Exception as error:
+            raise ClientError(
+                f"Client {client}'s data cannot be opened ({type(error).__name__}: {error}): mend "
+                "them and start the run again; in a folder it goes on from its last checkpoint."
+            ) from error
 
 
 class ClientBatches(Mapping[int, Batches]):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from episode.arguments import whole_number
 from episode.errors import EpisodeError
-from episode.randomness import permutation
+from episode.randomness import permutation, sample
+
+PERMUTED_UP_TO = 10_000
+"""Among so many clients a cohort is the beginning of a permutation of all; among more it is drawn
+without touching the others. The two ways draw different cohorts, so this number never changes."""
 
 
 class Cohorts(ABC):
@@ -65,7 +70,7 @@ class Uniform(Cohorts):
             )
 
     def at(self, round: int, num_clients: int, seed: int) -> list[int]:
-        return _draw(list(range(num_clients)), self.cohort_size, seed, round)
+        return _draw(range(num_clients), self.cohort_size, seed, round)
 
 
 @dataclass(frozen=True)
@@ -109,13 +114,15 @@ class Cyclic(Cohorts):
 
     def at(self, round: int, num_clients: int, seed: int) -> list[int]:
         group = round // self.period % self.groups
-        available = list(range(group, num_clients, self.groups))
+        available = range(group, num_clients, self.groups)
         if self.cohort_size is None:
-            return available
+            return list(available)
         return _draw(available, self.cohort_size, seed, round)
 
 
-def _draw(clients: list[int], size: int, seed: int, round: int) -> list[int]:
+def _draw(clients: Sequence[int], size: int, seed: int, round: int) -> list[int]:
+    if len(clients) > PERMUTED_UP_TO:
+        return [clients[i] for i in sample(len(clients), size, seed, "cohort", round)]
     order = permutation(len(clients), seed, "cohort", round)[:size]
     return sorted(clients[i] for i in order.tolist())
 

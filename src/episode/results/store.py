@@ -41,6 +41,7 @@ NOT_DECIDING = (
     "engine.timeout_seconds",
     "engine.min_replies",
     "engine.retries",
+    "engine.state_memory_mb",
     "record.checkpoint_seconds",
     "record.per_client",
 )

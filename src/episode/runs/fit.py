@@ -30,11 +30,12 @@ from episode.errors import EpisodeError
 from episode.federation.job import EngineSettings, Job, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
+from episode.runs.building import check_holdout
 from episode.runs.config import describe
 from episode.runs.monitor import Monitor
 from episode.runs.observers import combined
 from episode.runs.records import Observe, Run
-from episode.runs.trainer import check_holdout, train
+from episode.runs.trainer import owners_of, train
 from episode.tasks.client_evaluation import EvaluateClient
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
 from episode.tasks.precision import Precision
@@ -67,6 +68,7 @@ def fit(
     workers: int | None = None,
     timeout_seconds: float = 600.0,
     checkpoint_seconds: float = 30.0,
+    state_memory_mb: float = 1024.0,
     observe: Observe | None = None,
     monitor: bool | Monitor = False,
 ) -> Run:
@@ -107,6 +109,8 @@ def fit(
         workers: Number of threads; it changes the speed and nothing else.
         timeout_seconds: A process that is silent for so long counts as lost (distributed only).
         checkpoint_seconds: Seconds of work that a crash may cost; 0 saves after every round.
+        state_memory_mb: If the clients' memories and momenta can take more, they are kept in a
+            file, in the run's folder or a temporary one.
         observe: Called with the record of each round.
         monitor: Warn when training leaves the regime that the theory covers.
 
@@ -147,6 +151,7 @@ def fit(
         engine,
         optional(whole_number, "workers", workers, least=1),
         timeout_seconds=positive("timeout_seconds", timeout_seconds),
+        state_memory_mb=number("state_memory_mb", state_memory_mb),
     )
     path = optional(folder_path, "folder", folder)
     clients, held_out = _hold_out(clients, holdout, seed, client_names)
@@ -182,13 +187,14 @@ def _join_and_train(
     job: Job, folder: Path | None, observe: Observe | None, monitor: bool | Monitor
 ) -> Run:
     processes = registry.join(job.engine, {"config": job.config})
-    job = replace(job, processes=processes)
-    if monitor:
-        watch = monitor if isinstance(monitor, Monitor) else Monitor()
-        job = watch.watch(job)
-        observe = combined(watch if processes.writes else None, observe)
     try:
-        return train(job, folder, observe)
+        with processes.together():
+            job = replace(job, processes=processes, owners=owners_of(job.task, processes))
+            if monitor:
+                watch = monitor if isinstance(monitor, Monitor) else Monitor()
+                job = watch.watch(job)
+                observe = combined(watch if processes.writes else None, observe)
+            return train(job, folder, observe)
     finally:
         processes.leave()
 
