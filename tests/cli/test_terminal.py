@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -118,10 +117,3 @@ def test_labels_of_data_cannot_reach_the_terminal(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert r"[urgent]\x1b[2J" in done.stdout
     assert "\x1b" not in done.stdout
-
-
-def test_the_test_can_fail() -> None:
-    assert sys.stdout is not None
-    out, file = console()
-    super(terminal.PlainConsole, out).print("\x1b]0;title\x07")
-    assert "\x1b" in file.getvalue()

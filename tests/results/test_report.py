@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import html
 import json
 import re
@@ -63,6 +64,22 @@ def test_the_page_asks_nothing_of_the_network(tmp_path: Path) -> None:
     text = (tmp_path / "r.html").read_text()
     ours = text[: text.index("plotly.js v")] if "plotly.js v" in text else text
     assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=[\"']https?:", ours)
+
+
+def test_the_policy_of_the_page_admits_its_own_scripts_only(tmp_path: Path) -> None:
+    write_report(find_runs([some_runs(tmp_path / "runs")]), tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text()
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert found
+    assert text.index("http-equiv") < text.index("<style")
+    rules = dict(rule.strip().split(" ", 1) for rule in found[1].split(";"))
+    assert rules.pop("default-src") == rules.pop("base-uri") == rules.pop("form-action") == "'none'"
+    scripts = [part.partition("</script>")[0] for part in text.split("<script>")[1:]]
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    assert set(rules.pop("script-src").split()) == {
+        f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests
+    }
+    assert rules == {"style-src": "'unsafe-inline'", "img-src": "data: blob:"}
 
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:

@@ -426,6 +426,44 @@ def test_a_hundred_silos_stand_side_by_side_and_one_configuration_has_nobody_to_
         assert browser.get_log("browser") == []
 
 
+INTRUSIONS = """
+const [done] = [...arguments].slice(-1), refused = [];
+addEventListener("securitypolicyviolation", (e) => refused.push(e.effectiveDirective));
+const add = (name, values) => document.body.append(
+  Object.assign(document.createElement(name), values));
+add("script", { textContent: "window.intruded = 'inline'" });
+add("script", { src: "data:text/javascript,window.intruded = 'data'" });
+add("div", { innerHTML: "<b id='bait' onclick=\\"window.intruded = 'handler'\\">x</b>" });
+document.getElementById("bait").click();
+add("img", { src: "http://localhost:9/pixel.png" });
+add("iframe", { src: "data:text/html,x" });
+add("link", { rel: "stylesheet", href: "http://localhost:9/style.css" });
+fetch("http://localhost:9/").catch(() => 0);
+const report = () => [window.intruded ?? "nothing", [...new Set(refused)].sort()];
+const deadline = Date.now() + 30000;
+setInterval(() => report()[1].length >= 6 || Date.now() > deadline ? done(report()) : 0, 50);
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_in_a_browser_the_page_may_use_nothing_but_itself(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs" / "<img src=x onerror='window.intruded=1'>")
+    write_partition(run)
+    write_report(find_runs([tmp_path / "runs"]), tmp_path / "r.html")
+    with chromium() as browser:
+        open_page(browser, tmp_path / "r.html")
+        picture = "Plotly.toImage('curves', {format: 'png'}).then(arguments[0], arguments[0])"
+        assert browser.execute_async_script(picture).startswith("data:image/png;base64,")
+        assert browser.get_log("browser") == []
+        intruded, refused = browser.execute_async_script(INTRUSIONS)
+        assert intruded == "nothing"
+        assert refused == [
+            "connect-src", "frame-src", "img-src", "script-src-attr", "script-src-elem",
+            "style-src-elem",
+        ]  # fmt: skip
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_fifty_runs_of_a_thousand_rounds_are_one_file_that_opens(tmp_path: Path) -> None:

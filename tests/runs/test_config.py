@@ -69,6 +69,8 @@ def test_a_cell_of_the_grid_can_be_asked_for_by_its_coordinates() -> None:
         ("cohorts.kind=some", "cohorts.kind is 'some'"),
         ("engine.workers=0", "engine.workers is 0"),
         ("algorithm.reuse_probe=1.5", "algorithm.reuse_probe is 1.5"),
+        ("algorithm.descent=3", "algorithm.descent is 3: it must be a name"),
+        ("cohorts.kind=[1]", "cohorts.kind is [1]: use one of"),
         ("seed=true", "seed is true: it must be a number, not true or false"),
         ("schedule.eta=true", "schedule.eta is true: it must be a number"),
         ("budget.rounds=true", "budget.rounds is true: it must be a number"),
@@ -112,7 +114,7 @@ def test_booleans_in_a_file_are_not_numbers_either(tmp_path: Path) -> None:
     assert read_experiment(file).plan().algorithm.reuse_probe
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "toaster"])
+@pytest.mark.parametrize("device", ["cuda:99", "toaster", "meta"])
 def test_a_device_that_is_not_there_is_refused(device: str) -> None:
     with pytest.raises(EpisodeError, match=f"engine.device is '{device}', which cannot be used"):
         job_of(read_experiment(None, [f"engine.device={device}"]))

@@ -166,7 +166,7 @@ class Algorithm:
         correction = CORRECTIONS.build(rest.pop("correction", None), "algorithm.correction")
         clipping = CLIPPINGS.build(rest.pop("clipping", None), "algorithm.clipping")
         own = rest.pop("descent", {})
-        own = {"name": own} if isinstance(own, str) else own
+        own = own if isinstance(own, Mapping) else {"name": own}
         inlined = {k: rest.pop(k) for k in _INLINED & rest.keys()}
         at = "algorithm.descent" if own else "algorithm"
         descent = DESCENTS.build({"name": "sgd", **inlined, **own}, at)

@@ -9,7 +9,7 @@ from pathlib import Path
 from episode.diagnosis.diagnose import Diagnosis
 from episode.diagnosis.findings import GLOSSARY
 from episode.diagnosis.pictures import draw
-from episode.results.report import fill_page, html_table, page_file
+from episode.results.report import content_policy, fill_page, html_table, page_file
 from episode.results.store import write_text
 from episode.results.tables import Table
 from episode.version import __version__
@@ -36,6 +36,7 @@ def as_html(d: Diagnosis) -> str:
         f"{len(d.points)} points on a path of {len(d.step_sizes)} steps, in {d.seconds:.0f} seconds"
     )
     parts = {
+        "policy": content_policy(),
         "title": f"Diagnosis of {escape(d.title)}",
         "style": page_file("diagnosis.css"),
         "measured": measured,

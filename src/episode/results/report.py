@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import html
 import json
 import math
@@ -48,7 +49,9 @@ def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None
     title = title or f"{counted(len(runs), 'run')} of {task_of(runs[0])}"
     columns = PackedColumns()
     data = _page_data(runs, groups, columns)
+    program, plotly = "".join(map(page_file, ("data.js", "plots.js", "silos.js", "page.js"))), _plotly_script()
     parts = {
+        "policy": content_policy(program, plotly),
         "title": html.escape(title),
         "style": page_file("page.css"),
         "introduction": _introduction(runs, groups),
@@ -58,8 +61,8 @@ def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None
         "version": __version__,
         "data": _packed(store.dumps(data).encode()),
         "columns": _packed(columns.to_bytes()),
-        "program": "".join(map(page_file, ("data.js", "plots.js", "silos.js", "page.js"))),
-        "plotly": _plotly_script(),  # last, so that no placeholder is looked for in it
+        "program": program,
+        "plotly": plotly,  # last, so that no placeholder is looked for in it
     }
     store.write_text(path, fill_page("page.html", parts))
 
@@ -70,6 +73,25 @@ def fill_page(name: str, parts: Mapping[str, str]) -> str:
     for part, text in parts.items():
         page = page.replace(f"<!--{part}-->", text)
     return page
+
+
+def content_policy(*scripts: str) -> str:
+    """Return a content-security policy that allows a page to use nothing but itself.
+
+    Only these scripts are run, known by their hashes, and nothing is loaded from or sent to
+    anywhere. Styles and pictures inside the page are allowed, because plots are made of them.
+    """
+    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    hashes = [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+    rules = {
+        "default-src": "'none'",
+        "script-src": " ".join(hashes) or "'none'",
+        "style-src": "'unsafe-inline'",
+        "img-src": "data: blob:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {allowed}" for name, allowed in rules.items())
 
 
 def page_file(name: str) -> str:

@@ -245,7 +245,7 @@ def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _cohorts(given: dict[str, Any]) -> Cohorts:
     kind = given.pop("kind", "full")
-    if kind not in COHORTS:
+    if not isinstance(kind, str) or kind not in COHORTS:
         raise EpisodeError(f"cohorts.kind is {kind!r}: use one of {', '.join(COHORTS)}.")
     if kind == "full" and given:
         raise EpisodeError(f"{min(given)} needs cohorts.kind to be uniform or cyclic.")

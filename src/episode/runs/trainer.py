@@ -124,7 +124,7 @@ def train(
 def check_device(device: str) -> None:
     """Raise an error for a device that torch does not have here."""
     try:
-        torch.empty(0, device=device)
+        torch.empty(0, device=device).cpu()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].split(":")[0].rstrip(".")[:80]
         raise EpisodeError(
