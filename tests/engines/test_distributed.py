@@ -46,8 +46,11 @@ def test_models_that_differ_in_one_bit_have_other_checksums() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_can_change_its_number_of_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("megabytes", [1024, 0])
+def test_a_run_can_change_its_number_of_ranks(megabytes: int, tmp_path: Path) -> None:
+    """With 0 MB for client states, each rank keeps those of its clients in a file."""
     settings = ["--set", "algorithm=scaffold_clipped", "--set", "algorithm.momentum=0.5"]
+    settings += ["--set", f"engine.state_memory_mb={megabytes}"]
     settings += ["--set", "task.num_clients=5", "--set", "task.name=digits"]
     settings += ["--set", "task.dtype=float64", "--set", "record.checkpoint_seconds=0"]
     command = ["-m", "episode", "run", *settings, "--set", "budget.rounds=4"]
@@ -58,14 +61,20 @@ def test_a_run_can_change_its_number_of_ranks(tmp_path: Path) -> None:
     for ended in ranks(3, [*stop, "--folder", str(moved)]):
         assert ended.code == 130, ended.output
         assert "told of a failure" not in ended.output
-    parts = sorted(p.name for p in (moved / "checkpoint").glob("clients-*"))
-    assert parts == [f"clients-2-rank-{k}-of-3.safetensors" for k in range(3)]
+
+    def parts(round: int, ranks: int) -> set[str]:
+        names = {f"clients-{round}-rank-{k}-of-{ranks}.safetensors" for k in range(ranks)}
+        rows = {f"clients-0-rank-{k}-of-{ranks}.rows" for k in range(ranks)}
+        return names if megabytes else names | rows
+
+    assert {p.name for p in (moved / "checkpoint").glob("clients-*")} == parts(2, ranks=3)
     for ended in ranks(2, [*command, "--folder", str(moved), "--resume"]):
         assert ended.code == 0, ended.output
     a, b = (load_file(f / "model.safetensors") for f in (whole, moved))
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-12
-    parts = sorted(p.name for p in (moved / "checkpoint").glob("clients-*"))
-    assert parts == [f"clients-4-rank-{k}-of-2.safetensors" for k in range(2)]
+    assert {p.name for p in (moved / "checkpoint").glob("clients-*")} == parts(4, ranks=2)
+    (ended,) = ranks(1, [*command, "--folder", str(moved), "--resume"])
+    assert ended.code == 0, ended.output  # read back
 
 
 @pytest.mark.slow

@@ -449,11 +449,12 @@ def test_csv_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
 
 def test_a_task_of_ones_own_runs_from_its_file(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "my_task.py"
-    chosen = read_experiment(None, [f"task={example}:Waves", "task.noise=0.2"])
+    named = f"task.name={example}:Waves"
+    chosen = read_experiment(None, [named, "task.noise=0.2"])
     assert chosen.name.startswith("Waves-episode-")
     run = train(job_of(chosen), tmp_path / "run")
     assert run.summary["metrics"]["test_accuracy"] > 0.9
-    assert read_experiment(tmp_path / "run") == chosen
+    assert read_experiment(tmp_path / "run", [named]) == chosen
 
 
 def test_a_task_file_may_import_its_neighbours(tmp_path: Path) -> None:

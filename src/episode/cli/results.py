@@ -95,7 +95,7 @@ def sweep(
         out.print(f"Table: {folder}/table.md, .tex, .csv   Report: episode report {folder}")
     failed = [o for o in outcomes if o.status == "failed"]
     for outcome in failed:
-        err.print(f"{outcome.name} failed: {outcome.reason}", markup=False)
+        err.print(f"{outcome.name} failed: {outcome.reason}")
     if failed:
         raise typer.Exit(1)
 
@@ -177,10 +177,10 @@ def report(
     found = store.find_runs(folders)
     runs = groups.without_copies(found)
     _warn_of_copies(len(found) - len(runs))
-    path = output or default_path(folders)
+    path = default_path(folders) if output is None else output
     write_report(runs, path, title)
     megabytes = path.stat().st_size / 1e6
-    out.print(f"{path}   ({megabytes:.1f} MB, {counted(len(runs), 'run')})", markup=False)
+    out.print(f"{path}   ({megabytes:.1f} MB, {counted(len(runs), 'run')})")
 
 
 def watch(

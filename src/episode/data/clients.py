@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
+from episode.arguments import function, whole_number
 from episode.data.batches import Batches
-from episode.errors import EpisodeError
+from episode.errors import ClientError, EpisodeError
 
 MOST_OPEN = 512
 """Clients whose batches are kept; those that were used least recently are let go first."""
@@ -28,6 +29,7 @@ class LazyClients(Sequence[Any]):
 
     Raises:
         EpisodeError: There are no clients, or not one number of examples for each.
+        ClientError: A client's data cannot be opened.
 
     Example:
         >>> import episode, torch
@@ -48,8 +50,8 @@ class LazyClients(Sequence[Any]):
         open_client: Callable[[int], Any],
         examples: Sequence[int] | None = None,
     ) -> None:
-        if count < 1:
-            raise EpisodeError(f"count is {count}: there must be 1 client or more.")
+        count = whole_number("count", count, least=1)
+        function("open_client", open_client, "returns the data of a client")
         if examples is not None and len(examples) != count:
             raise EpisodeError(
                 f"examples has {len(examples)} numbers for {count} clients: give one for each."
@@ -64,7 +66,15 @@ class LazyClients(Sequence[Any]):
     def __getitem__(self, client: Any) -> Any:
         if not 0 <= client < self._count:
             raise IndexError(client)
-        return self._open(client)
+        try:
+            return self._open(client)
+        except EpisodeError:
+            raise
+        except Exception as error:
+            raise ClientError(
+                f"Client {client}'s data cannot be opened ({type(error).__name__}: {error}): mend "
+                "them and start the run again; in a folder it goes on from its last checkpoint."
+            ) from error
 
 
 class ClientBatches(Mapping[int, Batches]):

@@ -1,7 +1,6 @@
 """How one dataset is distributed to clients: each rule is a pure function of labels and a seed.
 
-Labels and users are tensors, arrays, lists or columns of Hugging Face datasets, of numbers or
-strings. `select` makes the clients' datasets from the indices that a rule returns.
+Labels and users are any columns of numbers or strings. `select` makes clients' datasets.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ class Partition:
     """The examples that each client trains on, as indices into `labels`."""
     clients: Sequence[str] = ()
     """Names of the clients, if they have any."""
-    held_out: Sequence[Tensor] | None = None
-    """The examples that each client holds out; None if they hold out nothing."""
+    held_out: Sequence[Tensor] | None = None  # the examples that each client holds out, if any
 
 
 def by_similarity(labels: Column, num_clients: int, similarity: float, seed: int) -> list[Tensor]:

@@ -1,30 +1,39 @@
 """Checkpoints: safetensors files, complete or absent, never half-written and never pickled.
 
-A file holds the tensors of the server and of each client. Plain values, a checksum and the identity
-of the run are in its JSON header. It is written under a temporary name and renamed, so that a kill
-at any moment leaves the last good one. On a cluster each rank first writes a part with its own
-clients; the server's file, which names the parts, then completes the checkpoint.
+A file holds the tensors of the server and of each client. Plain values and the identity of the run
+are in its JSON header, and a checksum of both. It is written under a temporary name and renamed, so
+that a kill at any moment leaves the last good one. On a cluster each rank first writes a part with
+its own clients; the server's file, which names the parts, then completes the checkpoint.
+
+Client states that are in a file already (`MappedStates`) stay there: the checkpoint, or the rank's
+part of it, stores the file's name and the table of its slots.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from episode.core.vectors import bytes_of
 from episode.errors import EpisodeError
+from episode.federation.client_states import MappedStates, StoredStates
+from episode.federation.slots import Layout, SlotFile
 from episode.federation.state import Buffers, ClientState, Counts, ServerState
 from episode.files import write_whole
 
-FORMAT = 2
+FORMAT = 3
+T = TypeVar("T")
+Rest = ParamSpec("Rest")
 _PART = re.compile(r"clients-\d+-rank-(\d+)-of-(\d+)\.safetensors$")
 
 
@@ -34,6 +43,7 @@ def save(
     clients: Mapping[int, ClientState],
     identity: str,
     parts: Sequence[str] = (),
+    owners: int | None = None,
 ) -> None:
     """Write the state between two rounds.
 
@@ -43,6 +53,7 @@ def save(
         clients: States of the clients that are stored in this file.
         identity: Identity of the run that may read the file.
         parts: Names of files beside this one that hold the other clients (see `save_part`).
+        owners: Checksum of the clients' distribution over the ranks.
     """
     tensors = {"server.x": server.x}
     for name in ("memory", "velocity"):
@@ -51,9 +62,10 @@ def save(
             tensors[f"server.{name}"] = tensor
     tensors["server.buffers.floats"] = server.buffers.floats
     tensors["server.buffers.integers"] = server.buffers.integers
-    tensors |= _tensors_of(clients)
+    states, more = _content_of(clients, path.parent)
     counts = dataclasses.asdict(server.counts)
-    _write(path, tensors, identity, server.round, counts=counts, parts=list(parts))
+    more |= {"counts": counts, "parts": list(parts), "owners": owners}
+    _write(path, tensors | states, identity, server.round, **more)
 
 
 def save_part(
@@ -74,18 +86,26 @@ def save_part(
     for path in folder.glob(f"clients-*-rank-{rank}-of-{ranks}.safetensors"):
         if int(path.name.split("-")[1]) not in (round, previous):
             path.unlink(missing_ok=True)
-    tensors = _tensors_of(clients)
+    tensors, more = _content_of(clients, folder)
     if not tensors:
         return ""
     name = f"clients-{round}-rank-{rank}-of-{ranks}.safetensors"
-    _write(folder / name, tensors, identity, round)
+    _write(folder / name, tensors, identity, round, **more)
     return name
 
 
-def keep_parts(folder: Path, parts: Sequence[str]) -> None:
-    """Remove the parts of checkpoints that have been replaced."""
+def file_beside(clients: Mapping[int, ClientState], folder: Path) -> str:
+    """Return the name of the file in this folder that holds the states; empty if there is none."""
+    if isinstance(clients, MappedStates) and clients.file.path is not None:
+        path = clients.file.path
+        return path.name if path.parent == folder else ""
+    return ""
+
+
+def keep_only(folder: Path, names: Sequence[str]) -> None:
+    """Remove files of client states that belong to checkpoints which have been replaced."""
     for path in folder.glob("clients-*"):
-        if path.name not in parts:
+        if path.name not in names:
             path.unlink(missing_ok=True)
 
 
@@ -105,6 +125,22 @@ def write_tensors(
     write_whole(path, write, only_writer=True)
 
 
+def _damage_is_a_sentence(
+    read: Callable[Concatenate[Path, Rest], T],
+) -> Callable[Concatenate[Path, Rest], T]:
+    """Explain a file whose header or tensors are not what `save` writes."""
+
+    @functools.wraps(read)
+    def checked(path: Path, /, *args: Rest.args, **kwargs: Rest.kwargs) -> T:
+        try:
+            return read(path, *args, **kwargs)
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise _damaged(path) from error
+
+    return checked
+
+
+@_damage_is_a_sentence
 def load(
     path: Path,
     identity: str,
@@ -112,7 +148,8 @@ def load(
     *,
     parts_in: Path | None = None,
     place: tuple[int, int] | None = None,
-) -> tuple[ServerState, dict[int, ClientState]]:
+    owners: int | None = None,
+) -> tuple[ServerState, StoredStates]:
     """Read a checkpoint.
 
     Args:
@@ -121,16 +158,24 @@ def load(
         device: Where the tensors go.
         parts_in: Folder of the parts, if it is not that of the file.
         place: A rank and the number of ranks; parts that other ranks will read are left out.
+        owners: Checksum of the clients' distribution over the ranks. If it was another one when
+            the checkpoint was written, all parts are read.
 
     Raises:
         EpisodeError: The file is damaged, incomplete, or belongs to another run.
     """
     header, tensors = _read(path, identity)
+    folder = parts_in or path.parent
+    files = _files_of(header, tensors, folder)
+    same_owners = header.get("owners") == owners
     for name in header["parts"]:
         match = _PART.match(name)
-        if place and match and int(match[2]) == place[1] and int(match[1]) != place[0]:
+        others = place and match and int(match[2]) == place[1] and int(match[1]) != place[0]
+        if others and same_owners:
             continue
-        part = (parts_in or path.parent) / name
+        if not match:
+            raise _damaged(path)
+        part = folder / name
         if not part.exists():
             raise EpisodeError(
                 f"The checkpoint needs {part}, which is not there: resume where it was written, "
@@ -139,6 +184,7 @@ def load(
         of_part, more = _read(part, identity)
         if of_part["round"] != header["round"]:
             raise _damaged(part)
+        files += _files_of(of_part, more, folder)
         tensors |= more
     tensors = {name: t.to(device) for name, t in tensors.items()}
     server = ServerState(
@@ -155,15 +201,33 @@ def load(
     for name, tensor in tensors.items():
         _, client, field = name.split(".")
         setattr(clients.setdefault(int(client), ClientState()), field, tensor)
-    return server, clients
+    return server, StoredStates(clients, files, device)
 
 
-def _tensors_of(clients: Mapping[int, ClientState]) -> dict[str, Tensor]:
-    return {
+def _content_of(
+    clients: Mapping[int, ClientState], folder: Path
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return what a file in this folder must hold of client states: tensors, and header values."""
+    if isinstance(clients, MappedStates) and (name := file_beside(clients, folder)):
+        table = {f"rows.{key}": values for key, values in clients.file.table().items()}
+        return table, {"rows": {"file": name, **dataclasses.asdict(clients.file.layout)}}
+    tensors = {
         f"client.{client}.{name}": tensor
         for client, state in clients.items()
         for name, tensor in state.tensors().items()
     }
+    return tensors, {}
+
+
+def _files_of(
+    header: Mapping[str, Any], tensors: dict[str, Tensor], folder: Path
+) -> list[SlotFile]:
+    """Open the file of client states that this header names, if any, and remove its table."""
+    if (rows := header.get("rows")) is None:
+        return []
+    layout = Layout(rows["keys"], rows["size"], rows["dtype"])
+    table = {name: tensors.pop(f"rows.{name}") for name in ("keys", "slots", "checksums")}
+    return [SlotFile(folder / rows["file"], layout, table)]
 
 
 def _write(
@@ -175,8 +239,8 @@ def _write(
         "identity": identity,
         "round": round,
         **more,
-        "checksum": _checksum(tensors),
     }
+    header["checksum"] = _checksum(header, tensors)
     write_tensors(path, tensors, {"episode": json.dumps(header)})
 
 
@@ -199,7 +263,7 @@ def _read(path: Path, identity: str) -> tuple[dict[str, Any], dict[str, Tensor]]
             f"The checkpoint {path} has format {header.get('format')}, and this version reads "
             f"format {FORMAT}: resume it with the version that wrote it (see env.json)."
         )
-    if header.get("checksum") != _checksum(tensors):
+    if header.pop("checksum") != _checksum(header, tensors) or not _is_sound(header):
         raise _damaged(path)
     if header["identity"] != identity:
         raise EpisodeError(
@@ -209,10 +273,19 @@ def _read(path: Path, identity: str) -> tuple[dict[str, Any], dict[str, Tensor]]
     return header, tensors
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
-    """Return a CRC-32 of names and bytes: safetensors notices truncation, but not a flipped bit."""
-    value = 0
+def _is_sound(header: Mapping[str, Any]) -> bool:
+    """Whether the plain values are of the types that `save` and `save_part` write."""
+    counts = header.get("counts", {}).values()
+    numbers = [header["round"], *counts]
+    return type(header["round"]) is int and all(
+        type(number) in (int, float) and number >= 0 for number in numbers
+    )
+
+
+def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
+    """Return a CRC-32 of everything: safetensors notices truncation, but not a flipped bit."""
+    shapes = {name: (str(t.dtype), list(t.shape)) for name, t in tensors.items()}
+    value = zlib.crc32(json.dumps([header, shapes], sort_keys=True).encode())
     for name in sorted(tensors):
-        value = zlib.crc32(name.encode(), value)
-        value = zlib.crc32(tensors[name].numpy().tobytes(), value)
+        value = zlib.crc32(bytes_of(tensors[name]), value)
     return value

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
+from episode.federation.owners import Owners
 from episode.federation.processes import Processes
 from episode.federation.protocols import Engine, Task
 from episode.federation.rounds import Plan
@@ -35,6 +37,8 @@ class EngineSettings:
     """Flower: how often a round with too few sites is attempted again."""
     max_norm: float | None = None
     """Flower: a site's gradient with a larger norm is rejected."""
+    state_memory_mb: float = 1024.0
+    """If the memories and momenta of a process's clients can take more, they are kept in a file."""
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -46,6 +50,10 @@ class EngineSettings:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise EpisodeError(f"engine.{name} is {value}: it must be a number above 0.")
+        if not 0 <= self.state_memory_mb < math.inf:
+            raise EpisodeError(
+                f"engine.state_memory_mb is {self.state_memory_mb}: it must be 0 or more."
+            )
 
 
 @dataclass(frozen=True)
@@ -83,5 +91,9 @@ class Job:
     record: RecordSettings = field(default_factory=RecordSettings)
     processes: Processes = field(default_factory=Processes)
     """The processes that play this run together."""
+    owners: Owners | None = None
+    """Which of them serves which client; None if there is one process."""
+    folder: Path | None = None
+    """Where the run is written; None if nothing is."""
     open_engine: Callable[[Job], AbstractContextManager[Engine]] | None = None
     """Opens the engine if `engine.name` cannot: Flower hands its apps a connection."""

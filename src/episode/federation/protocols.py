@@ -226,8 +226,11 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def client_states(self) -> dict[int, ClientState]:
-        """Return the client states that this process holds, for a checkpoint."""
+    def client_states(self) -> Mapping[int, ClientState]:
+        """Return the client states that this process holds, for a checkpoint.
+
+        Clients without a state may be left out.
+        """
 
     @abstractmethod
     def load_client_states(self, states: Mapping[int, ClientState]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from episode.federation import checkpoint
 from episode.federation.job import Job
 from episode.federation.state import ClientState, ServerState
+from episode.files import refuse_link
 from episode.runs.config import identity_of
 
 State = tuple[ServerState, Mapping[int, ClientState]]
@@ -20,15 +21,18 @@ class Checkpoints:
     Args:
         path: The server's file.
         job: The run.
+        check: Called before the server's file is written; raises an error if it must not be.
     """
 
-    def __init__(self, path: Path, job: Job) -> None:
+    def __init__(self, path: Path, job: Job, check: Callable[[], None] = lambda: None) -> None:
         self.round = 0
         """Rounds played by the state that was last read or written."""
         self._path = path
+        self._check = check
         self._identity = identity_of(job.config)
         self._device = job.engine.device
         self._processes = job.processes
+        self._owners = job.owners.checksum if job.owners else None
 
     def read(self) -> State | None:
         """Return the state that was saved last, or None; on a cluster, of this rank's clients.
@@ -52,16 +56,22 @@ class Checkpoints:
         On a cluster every process writes its own clients; once all have, the first writes the
         server's file. Until that is done, the last checkpoint remains valid.
         """
-        processes, folder, parts = self._processes, self._path.parent, []
+        processes, folder = self._processes, self._path.parent
+        parts: list[str] = []
+        files = [checkpoint.file_beside(clients, folder)]
+        refuse_link(folder)
         if processes.size > 1:
             processes.enter(f"at the checkpoint after round {server.round - 1}")
             last, place = self.round, (processes.rank, processes.size)
             name = checkpoint.save_part(folder, clients, self._identity, place, server.round, last)
-            parts = [n for n in processes.gather(f"part-{server.round}", name) if n]
+            told = processes.gather(f"part-{server.round}", f"{name}/{files[0]}")
+            parts = [name for name, _, _ in (text.partition("/") for text in told) if name]
+            files = [name for _, _, name in (text.partition("/") for text in told)]
             clients = {}
         if processes.writes:
-            checkpoint.save(self._path, server, clients, self._identity, parts)
-            checkpoint.keep_parts(folder, parts)
+            self._check()
+            checkpoint.save(self._path, server, clients, self._identity, parts, self._owners)
+            checkpoint.keep_only(folder, [*parts, *files])
         self.round = server.round
 
     def _load_copy(self, data: bytes) -> State:
@@ -73,5 +83,10 @@ class Checkpoints:
     def _load(self, path: Path) -> State:
         place = (self._processes.rank, self._processes.size)
         return checkpoint.load(
-            path, self._identity, self._device, parts_in=self._path.parent, place=place
+            path,
+            self._identity,
+            self._device,
+            parts_in=self._path.parent,
+            place=place,
+            owners=self._owners,
         )

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.data import default_collate
 
+from episode.arguments import (
+    folder_path,
+    function,
+    number,
+    optional,
+    positive,
+    seed_number,
+    shown,
+    whole_number,
+)
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
 from episode.data.holdout import hold_out_data
@@ -18,11 +30,12 @@ from episode.errors import EpisodeError
 from episode.federation.job import EngineSettings, Job, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
+from episode.runs.building import check_holdout
 from episode.runs.config import describe
 from episode.runs.monitor import Monitor
 from episode.runs.observers import combined
 from episode.runs.records import Observe, Run
-from episode.runs.trainer import check_holdout, train
+from episode.runs.trainer import owners_of, train
 from episode.tasks.client_evaluation import EvaluateClient
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
 from episode.tasks.precision import Precision
@@ -55,6 +68,7 @@ def fit(
     workers: int | None = None,
     timeout_seconds: float = 600.0,
     checkpoint_seconds: float = 30.0,
+    state_memory_mb: float = 1024.0,
     observe: Observe | None = None,
     monitor: bool | Monitor = False,
 ) -> Run:
@@ -75,7 +89,8 @@ def fit(
         algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
         seed: Decides batches, cohorts and random draws; equal calls give equal runs.
         folder: Where the run is written. Called again with the same folder, a run that was killed
-            goes on from its last checkpoint, and a run that has ended is read back.
+            goes on from its last checkpoint, and a run that has ended is read back. The model must
+            be built as before: one with other weights, frozen ones included, is refused.
         schedule: Replaces a constant `eta` and `gamma`; its own values are then used.
         cohorts: Who takes part in each round; by default everybody.
         evaluate: `evaluate(model)` returns metrics by name, for example `{"accuracy": 0.9}`.
@@ -94,6 +109,8 @@ def fit(
         workers: Number of threads; it changes the speed and nothing else.
         timeout_seconds: A process that is silent for so long counts as lost (distributed only).
         checkpoint_seconds: Seconds of work that a crash may cost; 0 saves after every round.
+        state_memory_mb: If the clients' memories and momenta can take more, they are kept in a
+            file, in the run's folder or a temporary one.
         observe: Called with the record of each round.
         monitor: Warn when training leaves the regime that the theory covers.
 
@@ -114,22 +131,29 @@ def fit(
         >>> run.status
         'finished'
     """
-    _check_types({"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds,
-                  "timeout_seconds": timeout_seconds}, (int, float), "a number")  # fmt: skip
-    _check_types({"local_steps": local_steps, "rounds": rounds, "batch_size": batch_size,
-                  "seed": seed, "evaluate_every": evaluate_every,
-                  "workers": 1 if workers is None else workers}, int, "a whole number")  # fmt: skip
-    if cohorts is not None and not isinstance(cohorts, Cohorts):
-        raise EpisodeError(f"cohorts is {cohorts!r}: give Full(), Uniform(...) or Cyclic(...).")
+    eta, gamma, seed = number("eta", eta), number("gamma", gamma), seed_number(seed)
+    check_rules(schedule, cohorts)
+    _check_objects(engine, observe, monitor)
     plan = Plan(
         Algorithm.named(algorithm),
         schedule or Schedule(eta, gamma),
-        rounds,
-        local_steps,
+        whole_number("rounds", rounds, least=1),
+        whole_number("local_steps", local_steps, least=1),
         seed,
         cohorts or Full(),
     )
-    record = RecordSettings(evaluate_every, checkpoint_seconds, per_client)
+    record = RecordSettings(
+        whole_number("evaluate_every", evaluate_every, least=0),
+        number("checkpoint_seconds", checkpoint_seconds),
+        per_client,
+    )
+    settings = EngineSettings(
+        engine,
+        optional(whole_number, "workers", workers, least=1),
+        timeout_seconds=positive("timeout_seconds", timeout_seconds),
+        state_memory_mb=number("state_memory_mb", state_memory_mb),
+    )
+    path = optional(folder_path, "folder", folder)
     clients, held_out = _hold_out(clients, holdout, seed, client_names)
     task = NeuralTask(
         model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate,
@@ -138,13 +162,12 @@ def fit(
     )  # fmt: skip
     plan.check(task.num_clients)
     check_holdout(record, task)
-    device = str(next(model.parameters()).device)
-    settings = EngineSettings(str(engine), workers, device, timeout_seconds)
-    described = _describe(task, clients, batch_size)
+    settings = replace(settings, device=str(next(model.parameters()).device))
+    described = _describe(task, clients, int(batch_size))
     if isinstance(holdout, (int, float)) and holdout:
         described["holdout"] = holdout
-    config = describe(plan, described, {"evaluate_every": evaluate_every}, made_by="fit")
-    return _join_and_train(Job(plan, task, config, settings, record), folder, observe, monitor)
+    config = describe(plan, described, {"evaluate_every": record.evaluate_every}, made_by="fit")
+    return _join_and_train(Job(plan, task, config, settings, record), path, observe, monitor)
 
 
 def _hold_out(
@@ -161,28 +184,43 @@ def _hold_out(
 
 
 def _join_and_train(
-    job: Job, folder: str | Path | None, observe: Observe | None, monitor: bool | Monitor
+    job: Job, folder: Path | None, observe: Observe | None, monitor: bool | Monitor
 ) -> Run:
     processes = registry.join(job.engine, {"config": job.config})
-    job = replace(job, processes=processes)
-    if monitor:
-        watch = monitor if isinstance(monitor, Monitor) else Monitor()
-        job = watch.watch(job)
-        observe = combined(watch if processes.writes else None, observe)
     try:
-        return train(job, Path(folder) if folder is not None else None, observe)
+        with processes.together():
+            job = replace(job, processes=processes, owners=owners_of(job.task, processes))
+            if monitor:
+                watch = monitor if isinstance(monitor, Monitor) else Monitor()
+                job = watch.watch(job)
+                observe = combined(watch if processes.writes else None, observe)
+            return train(job, folder, observe)
     finally:
         processes.leave()
 
 
-def _check_types(values: dict[str, Any], kind: Any, wanted: str) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, kind):
-            raise EpisodeError(f"{name} is {value!r}: it must be {wanted}.")
+def check_rules(schedule: Any, cohorts: Any) -> None:
+    """Refuse a schedule and a rule for cohorts that are none, or cannot be stored with a run."""
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise EpisodeError(f"schedule is {shown(schedule)}: give a Schedule(eta, gamma, ...).")
+    for name in ("eta", "gamma") if schedule is not None else ():
+        number(f"schedule.{name}", getattr(schedule, name))
+    if cohorts is not None and not isinstance(cohorts, Cohorts):
+        raise EpisodeError(
+            f"cohorts is {shown(cohorts)}: give Full(), Uniform(...) or Cyclic(...)."
+        )
+
+
+def _check_objects(engine: Any, observe: Any, monitor: Any) -> None:
+    if not isinstance(engine, str):
+        raise EpisodeError(f"engine is {shown(engine)}: give its name, such as 'simulation'.")
+    optional(function, "observe", observe, "takes the record of a round")
+    if not isinstance(monitor, (bool, Monitor, type(None))):
+        raise EpisodeError(f"monitor is {shown(monitor)}: give True, False or a Monitor(...).")
 
 
 def _describe(task: NeuralTask, clients: Sequence[Any], batch_size: int) -> dict[str, Any]:
-    """Return what identifies the task: shapes, and a few examples of the data.
+    """Return what identifies the task: weights, shapes, and a few examples of the data.
 
     Of clients that are opened when they are needed, three are compared. The code of the model and
     the loss cannot be compared.
@@ -193,8 +231,19 @@ def _describe(task: NeuralTask, clients: Sequence[Any], batch_size: int) -> dict
     return {
         "name": type(task.model).__name__,
         "parameters": shapes,
+        "initial_state": _checksum(task.model),
         "examples": [task.examples(c) for c in chosen],
         "data": [task.batches[c].fingerprint() for c in chosen],
         "batch_size": batch_size,
         "precision": task.precision,
     }
+
+
+def _checksum(model: nn.Module) -> str:
+    """Return a checksum of all parameters, trained or frozen, and of all buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        content = tensor.detach().cpu().contiguous().flatten()
+        digest.update(content.view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]

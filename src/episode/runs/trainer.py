@@ -15,12 +15,14 @@ from episode.engines import registry
 from episode.engines.rendezvous import under_torchrun
 from episode.errors import EpisodeError
 from episode.federation import checkpoint
-from episode.federation.job import MOST_CLIENTS, EngineSettings, Job, RecordSettings
+from episode.federation.job import EngineSettings, Job
+from episode.federation.owners import Owners
 from episode.federation.processes import Processes
 from episode.federation.protocols import Engine, Evaluation, Request, Task
 from episode.federation.rounds import Rounds, divergence
 from episode.federation.state import ClientState, ServerState, Status
 from episode.results import per_client, store
+from episode.runs.building import build_task, check_holdout, client_names
 from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import Experiment, identity_of
 from episode.runs.folder import RunFolder
@@ -61,27 +63,31 @@ def job_of(
     processes = processes or Processes()
     device = processes.device(experiment.engine.device)
     check_device(device)
+    settings, seed = experiment.task, experiment.seed
+    sizes = settings.sizes(seed) if processes.size > 1 else None
+    owners = None if sizes is None else Owners(sizes, processes.size)
+    if owners is not None:
+        share = Share(owners.clients(processes.rank))
+    task = build_task(experiment, device, share)
     job = Job(
         plan=experiment.plan(),
-        task=experiment.task.build_share(share or Share(), experiment.seed, device),
+        task=task,
         config=experiment.to_dict(),
         engine=dataclasses.replace(experiment.engine, device=device),
         record=experiment.record,
         processes=processes,
+        owners=owners or owners_of(task, processes),
     )
     job.plan.check(job.task.num_clients)
     check_holdout(job.record, job.task)
     return job
 
 
-def check_holdout(record: RecordSettings, task: Task) -> None:
-    """Refuse to hold out data that nobody would look at."""
-    count = task.num_clients
-    if task.evaluates_clients and record.per_client is None and not record.keeps_clients(count):
-        raise EpisodeError(
-            f"The {count:,} clients hold out data, but records of each client are off for more "
-            f"than {MOST_CLIENTS}: set record.per_client (in Python per_client) to true or false."
-        )
+def owners_of(task: Task, processes: Processes) -> Owners | None:
+    """Return which process serves which client of a task that holds them all."""
+    if processes.size == 1:
+        return None
+    return Owners([task.examples(c) for c in range(task.num_clients)], processes.size)
 
 
 def train(
@@ -106,12 +112,13 @@ def train(
         EpisodeError: The folder holds another run, or the run cannot go on.
         KeyboardInterrupt: `stop` asked for it.
     """
+    job = dataclasses.replace(job, folder=folder)
     with contextlib.ExitStack() as stack:
         stack.enter_context(job.processes.together())
         files: RunFolder | None = None
         if folder is not None and job.processes.writes:
             files = stack.enter_context(RunFolder(folder, job.config, identity_of(job.config)))
-        return _Training(job, folder, files, observe, stop).play()
+        return _Training(job, files, observe, stop).play()
 
 
 def check_device(device: str) -> None:
@@ -130,7 +137,6 @@ class _Training:
     """A run while it is played."""
 
     job: Job
-    folder: Path | None
     files: RunFolder | None
     """The open folder, on the one process that writes it."""
     observe: Observe | None
@@ -167,21 +173,23 @@ class _Training:
                 return self._rounds(server, engine)
         except Exception as error:
             if self.files:
-                with contextlib.suppress(OSError):  # a full disk may be why it failed
+                with contextlib.suppress(OSError, EpisodeError):  # the disk may be full
                     self.files.finish({"status": "failed", "reason": str(error)})
             raise
 
     def _stored(self, ended: Record | None) -> tuple[ServerState, Mapping[int, ClientState]]:
         """Return the state to go on from: that of a checkpoint, or the initial one."""
         found = None
-        if self.folder is not None:
+        folder = self.job.folder
+        if folder is not None:
             diverged = ended is not None and ended["status"] == "diverged"
-            path = self.folder / (store.LAST_FINITE if diverged else store.CHECKPOINT)
-            self.checkpoints = Checkpoints(path, self.job)
+            path = folder / (store.LAST_FINITE if diverged else store.CHECKPOINT)
+            check = self.files.check if self.files else lambda: None
+            self.checkpoints = Checkpoints(path, self.job, check)
             found = self.checkpoints.read()
         if found is None and ended is not None:
             raise EpisodeError(
-                f"{self.folder} has a summary but no checkpoint: remove it to start afresh."
+                f"{folder} has a summary but no checkpoint: remove it to start afresh."
             )
         return found or (ServerState(*self.job.task.initial()), {})
 
@@ -198,7 +206,8 @@ class _Training:
     def _rounds(self, server: ServerState, engine: Engine) -> Run:
         plan = self.job.plan
         engine.own_requests = self._own_requests
-        rounds = Rounds(plan, self.job.task, engine)
+        owners = self.job.owners
+        rounds = Rounds(plan, self.job.task, engine, owners.sizes if owners else None)
         while server.round < plan.rounds_to_play:
             before = dataclasses.replace(server)
             telemetry = rounds.play(server)
@@ -258,6 +267,7 @@ class _Training:
         """
         if self.files:
             path = self.files.path / store.LAST_FINITE
+            self.files.check()
             checkpoint.save(path, before, {}, self.files.identity)
         summary = self._summary("diverged", server)
         summary["reason"] = f"{reason} in round {self.history[-1]['round']}"
@@ -289,25 +299,7 @@ class _Training:
             summary,
             server.x,
             server.buffers,
-            self.folder,
+            self.job.folder,
             self.job.task.install(server.x, server.buffers),
             self.history.client_names,
         )
-
-
-def client_names(task: Task) -> list[str]:
-    """Return the names of a task's clients; `client 0`, `client 1` … if they have none.
-
-    Raises:
-        EpisodeError: There is not one name for each client, or two clients share one.
-    """
-    given = len(task.client_names)
-    if given not in (0, task.num_clients):
-        raise EpisodeError(
-            f"There are {given} client_names for {task.num_clients} clients: give one for each."
-        )
-    names = [task.client_name(client) for client in range(task.num_clients)]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise EpisodeError(f"Two clients are called {twice!r}: give each its own name.")
-    return names

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from episode.arguments import shown
 from episode.data.holdout import examples_of, in_order
 from episode.errors import ClientError, EpisodeError
 from episode.federation.protocols import Task
@@ -93,13 +94,6 @@ def as_metrics(found: Any, call: str) -> dict[str, float]:
         return {str(name): float(value) for name, value in found.items()}
     except (AttributeError, TypeError, ValueError, RuntimeError):
         raise EpisodeError(
-            f"{call} returned {short(found)}: it must return a dict of names and "
+            f"{call} returned {shown(found)}: it must return a dict of names and "
             'numbers, for example {"accuracy": 0.9}.'
         ) from None
-
-
-def short(value: Any) -> str:
-    """Return a value in a few words, for messages."""
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)}"
-    return repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
