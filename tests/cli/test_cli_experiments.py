@@ -65,9 +65,11 @@ def test_a_run_names_the_silo_that_it_serves_worst(tmp_path: Path) -> None:
     line = next(line for line in done.stdout.splitlines() if line.startswith("worst silo"))
     assert line.endswith(f"holdout_accuracy {worst['worst']:.6g} ({worst['worst_client']})")
     done = episode(
-        "run", *sets, "--set", "task.holdout=0.999", "--folder", "s", cwd=tmp_path, code=2
+        "run", *sets, "--set", "task.holdout=0.9999", "--folder", "s", cwd=tmp_path, code=2
     )
-    assert "A holdout of 0.999 leaves client 0 nothing to train on" in " ".join(done.stderr.split())
+    assert "A holdout of 0.9999 leaves client 0 nothing to train on" in " ".join(
+        done.stderr.split()
+    )
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
+from episode.files import read_regular
 from episode.results import store
 from episode.results.groups import Spread
 
@@ -71,14 +72,14 @@ def read_lines(folder: Path) -> list[Line]:
         return []
     found: list[Line] = []
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_regular(path).split(b"\n")
     except OSError as error:
         raise EpisodeError(f"{path} cannot be read: {error.strerror}.") from None
     for number, text in enumerate(lines, 1):
         try:
             if text:
                 found.append(_checked(store.loads(text.decode())))
-        except (ValueError, RecursionError):
+        except ValueError:
             if number < len(lines):
                 raise EpisodeError(
                     f"{path} is damaged in line {number}: delete this file to go on without the "

@@ -158,12 +158,14 @@ class RunFolder:
             self._clients.open()
         return kept
 
-    def append(self, record: dict[str, Any], clients: dict[str, Any] | None = None) -> None:
-        """Append a line to rounds.jsonl and, if it is given, one to clients.jsonl."""
+    def append(self, record: dict[str, Any]) -> None:
+        """Append a line to rounds.jsonl."""
         self.check()
         self._rounds.append(record)
-        if clients is not None:
-            self._clients.append(clients)
+
+    def append_clients(self, line: dict[str, Any]) -> None:
+        """Append a line to clients.jsonl."""
+        self._clients.append(line)
 
     def sync(self) -> None:
         """Force appended rounds to the disk, before a checkpoint counts on them."""

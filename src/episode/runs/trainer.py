@@ -246,7 +246,9 @@ class _Training:
         if clients is not None:
             self.history.client_lines.append(clients)
         if self.files:
-            self.files.append(record, clients)
+            self.files.append(record)
+        if self.files and clients is not None:
+            self.files.append_clients(clients)
         if self.observe:
             self.observe(record)
 
