@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,6 +23,20 @@ class ClusterError(EpisodeError):
 
 class NotTwiceDifferentiableError(EpisodeError):
     """A loss has no second derivative everywhere; results that need a Hessian are left out."""
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Whether an error of Python, torch or numpy says that something needs too much memory."""
+    return isinstance(error, (MemoryError, OverflowError)) or (
+        isinstance(error, (RuntimeError, TypeError, ValueError))
+        and _TOO_LARGE.search(str(error)) is not None
+    )
+
+
+_TOO_LARGE = re.compile(
+    "can't allocate memory|out of memory|not enough memory|Storage size calculation overflowed"
+    "|Overflow when unpacking|array is too big|Maximum allowed dimension"
+)
 
 
 def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:

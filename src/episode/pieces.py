@@ -56,8 +56,10 @@ class Pieces(Registry[type[P]]):
         if (name := values.pop("name", None)) is None:
             names = ", ".join(sorted(self.names()))
             raise EpisodeError(f"The algorithm has no {self.kind}: set {at} to one of {names}.")
-        found = self.find(str(name))
-        self._check_class(str(name), found)
+        if not isinstance(name, str):
+            raise EpisodeError(f"{at} is {name!r}: it must be a name.")
+        found = self.find(name)
+        self._check_class(name, found)
         try:
             return found(**read_fields(found, values, at))
         except EpisodeError:

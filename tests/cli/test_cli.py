@@ -80,7 +80,7 @@ def test_list_names_everything(tmp_path: Path) -> None:
         (["run", "--set", "cohorts.kind=uniform", "--set", "cohorts.cohort_size=99"], "8 clients"),
         (["run", "missing.toml"], "There is no config missing.toml"),
         (["run", "--resume"], "--resume needs the run's folder"),
-        (["run", ".", "--resume"], "is not a run's folder"),
+        (["run", ".", "--resume"], "is not a run folder"),
         (["run", "--set", "task.num_clients=5000"], "5000 clients cannot share 1438 examples"),
         (["run", "--folder", "/proc/nothing"], "cannot be written"),
         (["list", "algorithm"], "did you mean 'algorithms'"),
@@ -145,7 +145,9 @@ def test_ctrl_c_saves_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_folder_made_in_python_is_sent_back_there(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"made_by": "fit", "task": {"name": "Net"}}')
+    config = {"made_by": "fit", "seed": 0, "task": {"name": "Net"}, "algorithm": {"name": "celgc"}}
+    config |= {"schedule": {"eta": 1.0}, "budget": {"rounds": 1, "local_steps": 1}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     done = episode("run", str(tmp_path), "--resume", cwd=tmp_path, code=2)
     assert "was made by episode.fit in Python" in done.stderr
 

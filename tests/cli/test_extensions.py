@@ -42,7 +42,8 @@ def test_a_clipping_in_a_file_runs_is_stored_and_goes_on(tmp_path: Path) -> None
     assert str(one["folder"]).startswith("runs/digits-resampled-Soft-")
     config = json.loads((tmp_path / str(fifty["folder"]) / "config.json").read_text())
     assert config["algorithm"]["clipping"] == {"name": "my_clipping.py:Soft", "scale": 50.0}
-    again = episode(tmp_path, "run", str(fifty["folder"]), "--resume", "--json")
+    own = "algorithm.clipping.name=my_clipping.py:Soft"
+    again = episode(tmp_path, "run", str(fifty["folder"]), "--resume", "--json", "--set", own)
     assert json.loads(again)["loss"] == fifty["loss"]
     named = run(tmp_path, "algorithm=my_clipping.py:SOFT_EPISODE")
     assert named["loss"] == one["loss"]

@@ -18,7 +18,7 @@ from episode.results.store import read_rounds
 SETTINGS = [
     "algorithm=episode_plus_plus", "algorithm.momentum=0.5", "cohorts.kind=uniform",
     "cohorts.cohort_size=4", "budget.rounds=120", "budget.local_steps=4", "engine.workers=2",
-    "record.checkpoint_seconds=0", "task.similarity=10",
+    "record.checkpoint_seconds=0", "task.similarity=10", "task.holdout=0.1",
 ]  # fmt: skip
 
 
@@ -62,6 +62,9 @@ def test_ten_kills_at_random_moments_leave_no_trace(megabytes: int, tmp_path: Pa
         return [{k: v for k, v in r.items() if k != "seconds"} for r in rounds]
 
     assert metrics(killed) == metrics(whole)
+    clients = [(folder / "clients.jsonl").read_bytes() for folder in (killed, whole)]
+    assert clients[0] == clients[1]
+    assert b"holdout_accuracy" in clients[0]
     a, b = (load_file(f / "model.safetensors") for f in (killed, whole))
     assert a.keys() == b.keys()
     assert all(torch.equal(a[k], b[k]) for k in a)

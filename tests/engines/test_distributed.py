@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from episode import EpisodeError
 from episode.engines.cluster import Cluster
 from episode.engines.distributed import _bits, _checksum, _piece, _values
 from episode.engines.rendezvous import under_torchrun
+from episode.results.per_client import read_lines
 
 RUN = ["-m", "episode", "run", "--set", "task=quadratics", "--set", "budget.rounds=6"]
 
@@ -72,6 +75,39 @@ def test_a_run_can_change_its_number_of_ranks(megabytes: int, tmp_path: Path) ->
     assert {p.name for p in (moved / "checkpoint").glob("clients-*")} == parts(4, ranks=2)
     (ended,) = ranks(1, [*command, "--folder", str(moved), "--resume"])
     assert ended.code == 0, ended.output  # read back
+
+
+@pytest.mark.slow
+def test_one_rank_writes_the_records_of_all_clients_whoever_serves_them(tmp_path: Path) -> None:
+    settings = ["task=digits", "task.num_clients=5", "task.hidden=6", "task.time_steps=4",
+                "task.dtype=float64", "task.holdout=0.2", "budget.rounds=4", "cohorts.kind=uniform",
+                "cohorts.cohort_size=3", "record.evaluate_every=2", "record.checkpoint_seconds=0",
+                "algorithm=scaffold_clipped"]  # fmt: skip
+    sets = [word for s in settings for word in ("--set", s)]
+    whole, shared = tmp_path / "whole", tmp_path / "shared"
+    done = subprocess.run(
+        [sys.executable, "-m", "episode", "run", "-q", *sets, "--folder", str(whole)],
+        capture_output=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for ended in ranks(2, ["-c", STOP_AFTER_TWO, "run", *sets, "--folder", str(shared)]):
+        assert ended.code == 130, ended.output
+    with (shared / "clients.jsonl").open("a") as file:
+        file.write('{"round": 2, "clients"')
+    again = ["-m", "episode", "run", *sets, "--folder", str(shared), "--resume"]
+    for ended in ranks(2, again):
+        assert ended.code == 0, ended.output
+    for ours, theirs in zip(read_lines(shared), read_lines(whole), strict=True):
+        assert ours.keys() == theirs.keys()
+        assert (ours["round"], ours["clients"]) == (theirs["round"], theirs["clients"])
+        assert ours.get("evaluated") == theirs.get("evaluated")
+        for name in ("loss", "clipped", "largest_norm", "drift"):
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-11)
+        for name, values in theirs.get("metrics", {}).items():
+            assert ours["metrics"][name] == pytest.approx(values, abs=1e-11)
+    names = [f"client {c}" for c in range(5)]
+    summary = json.loads((shared / "summary.json").read_text())
+    assert list(summary["per_client"]["holdout_accuracy"]["each"]) == names
 
 
 STOP_AFTER_TWO = """

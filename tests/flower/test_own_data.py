@@ -21,6 +21,7 @@ from episode.federation import checkpoint
 from episode.flower.app import client_app, run_config, server_app
 from episode.flower.app_files import write_app
 from episode.flower.messages import ANSWER
+from episode.results.per_client import read_lines
 from episode.results.store import CHECKPOINT, read_json, read_partition, read_run
 from episode.runs.config import Experiment, read_experiment
 from episode.runs.records import Run
@@ -99,6 +100,33 @@ def test_three_sites_with_their_own_folders_give_the_bits_of_the_simulation(
     counts = read_partition(tmp_path / "run")
     assert counts is not None
     assert (list(counts.clients), counts.labels) == (list(NAMES), ["maybe", "no", "yes"])
+
+
+@pytest.mark.parametrize("holdout", ["task.holdout=0", "task.holdout=0.3"])
+def test_each_site_is_evaluated_on_its_own_rows_as_in_the_simulation(
+    root: Path, tmp_path: Path, holdout: str
+) -> None:
+    train(job_of(experiment(holdout, f"task.data={root}")), tmp_path / "whole")
+    chosen = experiment(holdout)
+    play(chosen, grid_of(chosen, folders(root)), tmp_path / "run")
+    assert torch.equal(model_in(tmp_path / "run"), model_in(tmp_path / "whole"))
+    assert read_lines(tmp_path / "run") == read_lines(tmp_path / "whole")
+    first, second = (read_run(tmp_path / name).summary for name in ("run", "whole"))
+    assert first["per_client"] == second["per_client"]
+    assert first["metrics"] == second["metrics"]
+    split = "test" if holdout.endswith("=0") else "holdout"
+    found = first["per_client"][f"{split}_accuracy"]["each"]
+    assert tuple(found) == NAMES
+    assert read_partition(tmp_path / "run") == read_partition(tmp_path / "whole")
+
+
+def test_a_holdout_that_leaves_a_site_nothing_is_named_before_round_0(
+    root: Path, tmp_path: Path
+) -> None:
+    (root / "south" / "notes.csv").write_text("text,label\ngood,yes\nbad,maybe\n")
+    chosen = experiment("task.holdout=0.3")
+    with pytest.raises(EpisodeError, match=r"site 1 .* A holdout of 0.3 leaves silo south nothing"):
+        play(chosen, grid_of(chosen, folders(root)), tmp_path / "run")
 
 
 def test_what_sites_send_before_the_first_round_is_what_the_docs_list(

@@ -56,3 +56,13 @@ def test_runs_and_partitions_become_pictures(tmp_path: Path) -> None:
     draw_partition(["a", "b"], [[3, 0], [0, 0]], tmp_path / "p.png", "two clients", ["0", "1"])
     for name in ("runs.png", "p.png"):
         assert (tmp_path / name).read_bytes().startswith(PNG)
+
+
+def test_labels_are_not_taken_for_tex(tmp_path: Path) -> None:
+    labels = [r"$\frac{", "$x$", r"\$", "a\x1bb"]
+    draw_partition(labels, [[1, 2, 3, 4]], tmp_path / "p.png", r"$\title{ $", ["$client$"])
+    line = Line(r"$\alpha{ $", [1, 2], [1, 2])
+    figure = panel_figure([[Panel("$\\t{ $", "x", "y", [line, Line("b", [1], [1])])]])
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [r"\$\alpha{ \$", "b"]

@@ -110,7 +110,7 @@ def test_bad_folders_are_one_sentence_each(tmp_path: Path) -> None:
         ("config.json", b"[1, 2]", "not a run folder"),
         ("config.json", b'{"task": "text-classification"}', "not a run folder"),
         ("config.json", b'{"task": {}, "algorithm": "ppo"}', "not a run folder"),
-        ("summary.json", b"[]", "is not the summary of a run"),
+        ("summary.json", b"[]", r"summary\.json is damaged \(it is not a JSON object\)"),
         ("rounds.jsonl", b"\xff\xfe\n{}\n", "damaged in line 1"),
         ("rounds.jsonl", b'{"round": 0}\n\n', "damaged in line 1"),
     ],
@@ -122,9 +122,8 @@ def test_damaged_folders_and_those_of_other_programs_are_named(
     (folder / file).write_bytes(content)
     with pytest.raises(EpisodeError, match=message):
         find_runs([tmp_path])
-    if file != "summary.json":
-        with pytest.raises(EpisodeError, match=message):
-            Watcher([tmp_path]).update()
+    with pytest.raises(EpisodeError, match=message):
+        Watcher([tmp_path]).update()
 
 
 def test_a_run_without_rounds_yet_is_shown_as_not_finished(tmp_path: Path) -> None:

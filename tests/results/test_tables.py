@@ -59,13 +59,6 @@ def test_runs_made_in_python_all_count_as_configs_do_not_describe_their_models(
     assert len(without_copies(find_runs([tmp_path]))) == 2
 
 
-def test_a_sweep_json_of_another_program_is_ignored(tmp_path: Path) -> None:
-    make_run(tmp_path / "run")
-    for text in ("[]", "{}", '{"runs": 3}', "no json"):
-        (tmp_path / "sweep.json").write_text(text)
-        assert [r.folder.name for r in find_runs([tmp_path])] == ["run"]
-
-
 def test_the_csv_has_one_value_per_cell_to_the_last_digit(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / str(seed), seed=seed, rounds=2000) for seed in range(3)]
     make_run(tmp_path / "lost", algorithm="fedavg", rounds=2000, status="diverged")

@@ -69,11 +69,47 @@ def test_a_cell_of_the_grid_can_be_asked_for_by_its_coordinates() -> None:
         ("cohorts.kind=some", "cohorts.kind is 'some'"),
         ("engine.workers=0", "engine.workers is 0"),
         ("algorithm.reuse_probe=1.5", "algorithm.reuse_probe is 1.5"),
+        ("seed=true", "seed is true: it must be a number, not true or false"),
+        ("schedule.eta=true", "schedule.eta is true: it must be a number"),
+        ("budget.rounds=true", "budget.rounds is true: it must be a number"),
+        ("budget.iterations=true", "budget.iterations is True: it must be a whole number"),
+        ("budget.iterations=0", "budget.iterations is 0: it must be a whole number of 1 or more"),
+        ("budget.iterations=1e3", "budget.iterations is 1000.0: it must be a whole number"),
+        ("engine.retries=false", "engine.retries is false: it must be a number"),
+        ("record.evaluate_every=true", "record.evaluate_every is true: it must be a number"),
+        ("task.num_clients=true", "task.num_clients is true: it must be a number"),
+        ("algorithm.momentum=true", "algorithm.momentum is True: it must be a number"),
     ],
 )
 def test_every_mistake_is_a_sentence(override: str, message: str) -> None:
     with pytest.raises(EpisodeError, match=message.replace("[", r"\[")):
         read_experiment(None, [override])
+
+
+@pytest.mark.parametrize("task", ["digits", "snli"])  # one suggests rounds, the other iterations
+def test_iterations_of_the_users_own_decide_the_rounds(task: str) -> None:
+    named = [f"task={task}", "budget.local_steps=3"]
+    assert read_experiment(None, [*named, "budget.iterations=1000"]).budget.rounds == 334
+    assert read_experiment(None, [*named, "budget.rounds=7"]).budget.rounds == 7
+    with pytest.raises(EpisodeError, match=r"budget\.iterations are both given"):
+        read_experiment(None, [*named, "budget.rounds=7", "budget.iterations=1000"])
+    with pytest.raises(EpisodeError, match=r"budget\.local_steps is 'x'"):
+        read_experiment(None, [f"task={task}", "budget.local_steps=x", "budget.iterations=10"])
+
+
+def test_booleans_in_a_file_are_not_numbers_either(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("seed = true\n")
+    with pytest.raises(EpisodeError, match="seed is true: it must be a number"):
+        read_experiment(file)
+    file.write_text("[cohorts]\nkind = 'uniform'\ncohort_size = true\n")
+    with pytest.raises(EpisodeError, match=r"cohorts\.cohort_size is true"):
+        read_experiment(file)
+    file.write_text("[schedule]\nkind = 'step'\nmilestones = [0.5, true]\n")
+    with pytest.raises(EpisodeError, match=r"schedule\.milestones is \[0.5, true\]"):
+        read_experiment(file)
+    file.write_text("[algorithm]\nname = 'episode'\nreuse_probe = true\n")
+    assert read_experiment(file).plan().algorithm.reuse_probe
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "toaster"])
@@ -97,7 +133,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     broken.write_text("[task\n")
     with pytest.raises(EpisodeError, match=r"broken\.toml cannot be read"):
         read_experiment(broken)
-    with pytest.raises(EpisodeError, match="is not a run's folder"):
+    with pytest.raises(EpisodeError, match="is not a run folder"):
         read_experiment(tmp_path)
 
 

@@ -120,6 +120,26 @@ def test_a_folder_of_other_data_is_refused(tmp_path: Path) -> None:
         fit(5.0)
 
 
+@pytest.mark.parametrize("part", ["trained", "frozen", "buffer"])
+def test_a_folder_of_other_initial_weights_is_refused(part: str, tmp_path: Path) -> None:
+    def fit(shift: float) -> Run:
+        torch.manual_seed(0)
+        backbone = nn.Linear(2, 2).requires_grad_(False)
+        model = nn.Sequential(backbone, nn.Linear(2, 2), nn.BatchNorm1d(2))
+        parts = {"trained": model[1].bias, "frozen": backbone.bias, "buffer": model[2].running_var}
+        parts[part].data.add_(shift)
+        data = [(torch.arange(16.0).reshape(8, 2), torch.zeros(8, 2))]
+        return episode.fit(
+            model, data, loss=lambda m, b: F.mse_loss(m(b[0]), b[1]), eta=0.01, gamma=0.1,
+            local_steps=1, rounds=1, batch_size=8, folder=tmp_path,
+        )  # fmt: skip
+
+    first = fit(0.0)
+    assert torch.equal(fit(0.0).x, first.x)
+    with pytest.raises(EpisodeError, match=r"differ in task\.initial_state.*torch\.manual_seed"):
+        fit(1.0)
+
+
 def test_a_damaged_model_file_is_written_anew_from_the_checkpoint(tmp_path: Path) -> None:
     train(tmp_path, Algorithm.named("episode"))
     file = tmp_path / "model.safetensors"

@@ -22,6 +22,7 @@ from episode.runs.trainer import job_of, train
 from episode.tasks import precision
 from episode.tasks.partitioned import PartitionedSettings
 from episode.tasks.precision import Precision
+from episode.tasks.settings import Share
 from episode.tasks.silos import Silos
 from episode.testing import check_task
 from official import write_cifar10, write_imagenet, write_sentiment140, write_snli, write_vectors
@@ -78,6 +79,29 @@ def test_a_task_trains_resumes_and_evaluates(
     assert len(resumed.history) == 3
     assert torch.equal(resumed.x, whole.x)
     assert resumed.summary["metrics"] == metrics
+
+
+@pytest.mark.parametrize("name", ["digits", *NAMES])
+def test_clients_can_hold_out_examples_and_are_evaluated_on_them(
+    name: str, settings: Callable[[str], dict[str, Any]]
+) -> None:
+    given = {"name": "digits", "hidden": 4} if name == "digits" else settings(name)
+    plain = experiment(given).task
+    chosen = experiment({**given, "holdout": 0.25}).task
+    whole, task = plain.build(1, "cpu"), chosen.build(1, "cpu")
+    assert (whole.evaluates_clients, task.evaluates_clients) == (False, True)
+    point = task.initial()
+    for client in range(task.num_clients):
+        found = task.evaluate_client(client, *point)
+        assert set(found) == {"holdout_loss", "holdout_accuracy"}
+        assert 0 <= found["holdout_accuracy"] <= 1
+        held_out = max(1, round(0.25 * whole.examples(client)))
+        assert task.examples(client) == whole.examples(client) - held_out
+        part = chosen.build_share(Share((client,)), 1, "cpu")
+        assert part.evaluate_client(client, *point) == found, "wherever the data are"
+    assert chosen.sizes(1) == [task.examples(c) for c in range(task.num_clients)]
+    server = chosen.build_share(Share(()), 1, "cpu")
+    assert server.evaluates_clients, "a server without data asks for it"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -425,11 +449,12 @@ def test_csv_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
 
 def test_a_task_of_ones_own_runs_from_its_file(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "my_task.py"
-    chosen = read_experiment(None, [f"task={example}:Waves", "task.noise=0.2"])
+    named = f"task.name={example}:Waves"
+    chosen = read_experiment(None, [named, "task.noise=0.2"])
     assert chosen.name.startswith("Waves-episode-")
     run = train(job_of(chosen), tmp_path / "run")
     assert run.summary["metrics"]["test_accuracy"] > 0.9
-    assert read_experiment(tmp_path / "run") == chosen
+    assert read_experiment(tmp_path / "run", [named]) == chosen
 
 
 def test_a_task_file_may_import_its_neighbours(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 from collections.abc import Iterable, Iterator
@@ -13,15 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from episode.cli.terminal import AsJson, err, out
 from episode.errors import EpisodeError
+from episode.results.plain_text import printable
+from episode.results.tables import Table
 
 if TYPE_CHECKING:  # torch takes seconds to import, and help should not
     from episode.results.store import LabelCounts
 
-say = functools.partial(out.print, markup=False)
+say = out.print
 
 data_commands = typer.Typer(
     no_args_is_help=True,
@@ -170,7 +170,7 @@ def show_log(console: Console) -> None:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            console.print(record.getMessage(), markup=False)
+            console.print(record.getMessage())
 
     log = logging.getLogger("episode")
     log.handlers = [Handler()]
@@ -180,14 +180,13 @@ def show_log(console: Console) -> None:
 def _print_partition(counts: LabelCounts, examples: int) -> None:
     labels, rows = counts.labels, counts.counts
     shown = len(labels) <= 12 and len(rows) <= 40
-    table = Table(box=None, header_style="bold", padding=(0, 1))
-    for column in ["client", "examples", *(labels if shown else ["labels", "most frequent"])]:
-        table.add_column(column, justify="left" if column == "most frequent" else "right")
+    columns = ["client", "examples", *(labels if shown else ["labels", "most frequent"])]
+    table = Table("", columns, left=0)
     for client, row in zip(counts.clients, rows[:40], strict=False):
         most = max(range(len(row)), key=row.__getitem__)
         brief = [str(sum(n > 0 for n in row)), f"{labels[most]} ({row[most] / sum(row):.0%})"]
         cells = [f"{n:,}" for n in row] if shown else brief
-        table.add_row(client, f"{sum(row):,}", *cells)
+        table.rows.append([client, f"{sum(row):,}", *cells])
     out.print(table)
     distributed = sum(map(sum, rows))
     more = f" (the first 40 of {len(rows)} clients are shown)" if len(rows) > 40 else ""
@@ -199,12 +198,13 @@ def _progress() -> Iterator[None]:
     """Show the progress of work on data, if stderr is a terminal."""
     from episode.data.progress import show_progress
 
-    bar = TextColumn("{task.description:<24}"), BarColumn(bar_width=24), MofNCompleteColumn()
+    words = TextColumn("{task.description:<24}", markup=False)
+    bar = words, BarColumn(bar_width=24), MofNCompleteColumn()
     quiet = not err.is_terminal
     with Progress(*bar, TimeRemainingColumn(), console=err, disable=quiet) as progress:
 
         def display(items: Iterable[Any], what: str, total: int | None) -> Iterator[Any]:
-            line = progress.add_task(what, total=total)
+            line = progress.add_task(printable(what, one_line=True), total=total)
             yield from progress.track(items, total=total, task_id=line)
             progress.update(line, total=progress.tasks[line].completed)
 

@@ -14,7 +14,7 @@ import typer
 
 from episode.cli import data, flower, paper, results, run, studies, theory
 from episode.cli.terminal import err, out
-from episode.errors import ClientError, ClusterError, EpisodeError
+from episode.errors import ClientError, ClusterError, EpisodeError, is_too_large
 from episode.version import __version__
 
 app = typer.Typer(
@@ -55,6 +55,10 @@ def main() -> NoReturn:
         _fail(str(error), 2 if isinstance(error.__cause__, EpisodeError) else 1)
     except EpisodeError as error:
         _fail(str(error), 2)
+    except (MemoryError, RuntimeError) as error:
+        if not is_too_large(error):
+            raise
+        _fail("There is not enough memory for this on this machine: choose smaller sizes.", 1)
     except OSError as error:
         _fail(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "), 1)
     sys.exit(0)
@@ -63,5 +67,5 @@ def main() -> NoReturn:
 def _fail(message: str, code: int) -> NoReturn:
     rank = os.environ.get("RANK")
     where = f" on rank {rank}" if rank and not message.startswith("Rank ") else ""
-    err.print(f"Error{where}: {message}", markup=False)
+    err.print(f"Error{where}: {message}")
     sys.exit(code)

@@ -19,6 +19,7 @@ from episode.cli.terminal import (
     Settings,
     command_line,
     err,
+    judged,
     out,
     speaks,
     stoppable,
@@ -95,7 +96,7 @@ def reproduce(
     chosen = list(RECIPES.values()) if everything else [recipe(n) for n in recipes or []]
     if not chosen:
         for entry in RECIPES.values():
-            out.print(f"{entry.name:<20} {entry.title} [{entry.place}]", markup=False)
+            out.print(f"{entry.name:<20} {entry.title} [{entry.place}]")
         return
     folder = folder or Path(f"runs/reproduce-{scale.value}")
     files = dict(map(_dataset_and_path, data or []))
@@ -115,11 +116,11 @@ def reproduce(
         _refuse(chosen, {"--set": settings, "--seeds": seeds > 1, "--tune": tune, "--jobs": jobs})
     if dry_run:
         for e in wanted.values():
-            out.print(_command(e, context.runs / e.name), markup=False)
+            out.print(_command(e, context.runs / e.name))
         for name in (r.name for r in able if not r.experiments(context)):
-            err.print(f"{name} needs no runs: this command computes it by itself.", markup=False)
+            err.print(f"{name} needs no runs: this command computes it by itself.")
         for name in (r.name for r in chosen if r not in able):
-            err.print(f"{name} cannot be made: {missing[name]}", markup=False)
+            err.print(f"{name} cannot be made: {missing[name]}")
     else:
         if wanted:
             _play(list(wanted.values()), context.runs, jobs, quiet)
@@ -178,16 +179,16 @@ def _print_made(folder: Path, made: Sequence[MadeRecipe], as_json: bool) -> None
                   for m in made}  # fmt: skip
         out.print_json(data=strict(values))
         return
-    marks = {"holds": "[green]holds[/green]", "does not hold": "[red]does not hold[/red]"}
+    styles = {"holds": judged(True), "does not hold": judged(False)}
     for m in made:
-        out.print(f"[bold]{m.recipe.title}[/bold]")
+        out.print(m.recipe.title, style="bold")
         for claim in m.claims:
-            out.print(f"  {marks.get(claim.verdict, claim.verdict)}:", end=" ")
-            out.print(f"{claim.text}\n    {claim.evidence}", markup=False)
+            out.print(f"  {claim.verdict}:", end=" ", style=styles.get(claim.verdict))
+            out.print(f"{claim.text}\n    {claim.evidence}")
         if m.missing:
-            err.print(f"  Not made: {m.missing}", markup=False)
+            err.print(f"  Not made: {m.missing}")
     if not all(m.missing for m in made):
-        out.print(f"Tables, figures and claims: {folder}/README.md", markup=False)
+        out.print(f"Tables, figures and claims: {folder}/README.md")
 
 
 def _dataset_and_path(text: str) -> tuple[str, str]:

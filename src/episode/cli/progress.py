@@ -9,6 +9,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from episode.cli.terminal import err
+from episode.results.plain_text import printable
 
 
 class RunProgress:
@@ -30,9 +31,9 @@ class RunProgress:
         from episode.runs.observers import progress_line
 
         total = experiment.plan().rounds_to_play
-        task = self._bars.add_task(name, total=total, state="")
+        task = self._bars.add_task(printable(name, one_line=True), total=total, state="")
         if not err.is_terminal and not self._quiet:
-            err.print(f"{name}: {total} rounds ...", markup=False)
+            err.print(f"{name}: {total} rounds ...")
 
         def observe(record: dict[str, Any]) -> None:
             self._bars.update(task, completed=record["round"] + 1, state=progress_line(record))
@@ -63,7 +64,8 @@ class SweepDisplay:
     def begin(self, name: str, experiment: Any) -> None:
         """Add a bar for a run that starts or is resumed."""
         total = experiment.plan().rounds_to_play
-        self._runs[name] = self._progress.add_task(f"  {name}", total=total, state="")
+        line = f"  {printable(name, one_line=True)}"
+        self._runs[name] = self._progress.add_task(line, total=total, state="")
 
     def round(self, name: str, record: dict[str, Any]) -> None:
         """Update the bar of a run after a round."""
@@ -82,15 +84,15 @@ class SweepDisplay:
         self._progress.update(self._sweep, advance=1, state=state)
         if not self._quiet and not err.is_terminal and not outcome.skipped:
             reason = f": {outcome.reason}" if outcome.reason else ""
-            err.print(f"{outcome.name}: {outcome.status}{reason}", markup=False)
+            err.print(f"{outcome.name}: {outcome.status}{reason}")
 
 
 def _bars(description: str, width: int, quiet: bool) -> Progress:
     return Progress(
-        TextColumn(description),
+        TextColumn(description, markup=False),
         BarColumn(bar_width=width),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}"),
+        TextColumn("{task.fields[state]}", markup=False),
         TimeElapsedColumn(),
         console=err,
         disable=quiet or not err.is_terminal,
@@ -102,5 +104,4 @@ def say_trial(name: str, experiment: Any) -> None:
     schedule = experiment.schedule
     err.print(
         f"{name}: {experiment.algorithm.label}, η = {schedule.eta:g}, γ = {schedule.gamma:g} ...",
-        markup=False,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,17 @@ import typer
 
 from episode.cli.data import shortcuts
 from episode.cli.progress import RunProgress
-from episode.cli.terminal import AsJson, Quiet, Settings, Track, err, out, stoppable, strict
+from episode.cli.terminal import (
+    AsJson,
+    Quiet,
+    Settings,
+    Track,
+    err,
+    judged,
+    out,
+    stoppable,
+    strict,
+)
 from episode.errors import EpisodeError, unknown
 
 if TYPE_CHECKING:
@@ -111,7 +122,7 @@ def run(
     with prepared(lambda: read_experiment(config, settings)) as (experiment, job):
         if dry_run:
             text = to_toml(experiment.to_dict())
-            out.print_json(data=experiment.to_dict()) if as_json else out.print(text, markup=False)
+            out.print_json(data=experiment.to_dict()) if as_json else out.print(text)
             return
         folder = _folder(folder, config, experiment, resume)
         speaks = job.processes.writes
@@ -121,7 +132,7 @@ def run(
             )
         with (
             RunProgress(quiet or not speaks) as progress,
-            stoppable(f"episode run {folder} --resume", job.processes) as stop,
+            stoppable(_again(folder, experiment), job.processes) as stop,
         ):
             bar = progress.bar(experiment.algorithm.label, experiment)
             result = _train(job, folder, bar, stop, monitor, track)
@@ -146,9 +157,9 @@ def list_names(
         out.print_json(data=chosen)
         return
     for title, entries in chosen.items():
-        out.print(f"[bold]{title}[/bold]")
+        out.print(title, style="bold")
         for name, line in entries.items():
-            out.print(f"  {name:<20} {line}", markup=False)
+            out.print(f"  {name:<20} {line}")
 
 
 def verify(as_json: AsJson = False) -> None:
@@ -159,9 +170,8 @@ def verify(as_json: AsJson = False) -> None:
     for check in checks():
         done.append(check)
         if not as_json:
-            mark = "[green]ok[/green]  " if check.passed else "[red]FAIL[/red]"
-            out.print(mark, end=" ")
-            out.print(str(check), markup=False)
+            out.print("ok  " if check.passed else "FAIL", end=" ", style=judged(check.passed))
+            out.print(str(check))
     failed = sum(not check.passed for check in done)
     if as_json:
         out.print_json(data=strict([vars(c) | {"passed": c.passed} for c in done]))
@@ -169,6 +179,15 @@ def verify(as_json: AsJson = False) -> None:
         out.print(f"{len(done) - failed} of {len(done)} checks hold.")
     if failed:
         raise typer.Exit(1)
+
+
+def _again(folder: Path, experiment: Experiment) -> str:
+    """Return the command that goes on with a run, naming the code that its config names."""
+    from episode.results.named_code import options_that_name
+
+    return shlex.join(
+        ["episode", "run", str(folder), "--resume", *options_that_name(experiment.to_dict())]
+    )
 
 
 def _folder(given: Path | None, config: Path | None, experiment: Experiment, resume: bool) -> Path:
@@ -190,7 +209,7 @@ def _train(
 
     watch = None
     if monitor:
-        monitors = Monitor(say=lambda text: err.print(f"Warning: {text}", markup=False))
+        monitors = Monitor(say=lambda text: err.print(f"Warning: {text}"))
         job = monitors.watch(job)
         watch = monitors if job.processes.writes else None
     with tracked(folder, track and job.processes.writes, combined(watch, bar)) as observe:
@@ -217,10 +236,23 @@ def _print_result(summary: dict[str, Any], as_json: bool) -> None:
         **_cluster_lines(summary.get("cluster")),
         "local loss": f"{summary['loss']:.6g} (mean of the last round's local steps)",
         **{name: f"{value:.6g}" for name, value in summary["metrics"].items()},
+        **_silo_line(summary.get("per_client", {})),
         "folder": summary["folder"],
     }
     for name, text in lines.items():
-        out.print(f"{name:<16} {text}", markup=False)
+        out.print(f"{name:<16} {text}")
+
+
+def _silo_line(silos: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Name the silo that the model serves worst, by the first metric that silos were evaluated for.
+
+    The loss of the local steps, which every run has, is none of them.
+    """
+    names = sorted(silos.keys() - {"loss"}, key=lambda name: ("accuracy" not in name, name))
+    if not names:
+        return {}
+    worst = silos[names[0]]
+    return {"worst silo": f"{names[0]} {worst['worst']:.6g} ({worst['worst_client']})"}
 
 
 def _cluster_lines(cluster: dict[str, Any] | None) -> dict[str, str]:

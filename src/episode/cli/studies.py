@@ -137,11 +137,9 @@ def _algorithms(listed: str) -> list[str]:
 
 def _values(config: Path | None, settings: list[str]) -> dict[str, Any]:
     """Read the config's values, with the task and the algorithm as sections."""
-    from episode.runs.config_values import apply_override, read_values
+    from episode.runs.config_values import read_values
 
-    values = read_values(config) if config else {}
-    for override in settings:
-        apply_override(values, override)
+    values = read_values(config, settings)
     for section, usual in (("task", {"name": "digits"}), ("algorithm", {})):
         given = values.get(section, usual)
         values[section] = given if isinstance(given, dict) else {"name": str(given)}
@@ -188,10 +186,9 @@ def _print_study(study: Study, trials: list[Trial], label: str, alone: bool) -> 
         return
     chosen = trials[0].experiment.schedule
     best = study.folder / "best.toml"
-    out.print(f"Best config: {best}   Run it: episode run {best}", markup=False)
+    out.print(f"Best config: {best}   Run it: episode run {best}")
     if alone and {"threshold", "schedule.eta", "schedule.gamma"} & study.space.keys():
         out.print(
             f"For other algorithms: --set schedule.eta={chosen.eta:g} "
             f"--set schedule.gamma={chosen.gamma:g}",
-            markup=False,
         )

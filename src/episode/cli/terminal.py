@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from json import dumps, loads
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.highlighter import JSONHighlighter
+
+from episode.results.plain_text import escape_json, printable
 
 if TYPE_CHECKING:
     from episode.federation.processes import Processes
@@ -20,8 +23,25 @@ if TYPE_CHECKING:
 PIPED = 200
 """Width of tables written to a file or a pipe, so that nothing is cut off."""
 
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else PIPED)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+class PlainConsole(Console):
+    """A console on which text is only text: markup, emoji and control characters do nothing."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, soft_wrap=True, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print texts without their control characters, and tables as they are."""
+        super().print(*(printable(o) if isinstance(o, str) else o for o in objects), **options)
+
+    def print_json(self, json: str | None = None, *, data: Any = None, **options: Any) -> None:
+        """Print JSON; control characters in its strings are escaped."""
+        text = dumps(data, indent=2, ensure_ascii=False) if json is None else json
+        super().print(JSONHighlighter()(escape_json(text)), soft_wrap=True)
+
+
+out = PlainConsole(width=None if sys.stdout.isatty() else PIPED)
+err = PlainConsole(stderr=True)
 
 Settings = Annotated[
     list[str] | None,
@@ -50,7 +70,7 @@ def stoppable(again: str, processes: Processes | None = None) -> Iterator[Callab
         if asked and alone:
             raise KeyboardInterrupt
         if not asked and alone:
-            err.print("Stopping after this round (Ctrl-C again stops at once) ...", markup=False)
+            err.print("Stopping after this round (Ctrl-C again stops at once) ...")
         asked.append(number)
 
     before = signal.signal(signal.SIGINT, ask)
@@ -59,7 +79,7 @@ def stoppable(again: str, processes: Processes | None = None) -> Iterator[Callab
     except KeyboardInterrupt:
         if processes is None or processes.writes:
             launcher = "" if alone else f"torchrun --nproc-per-node {processes.size} -m "  # type: ignore[union-attr]
-            err.print(f"Stopped. Go on with: {launcher}{again}", markup=False)
+            err.print(f"Stopped. Go on with: {launcher}{again}")
         raise SystemExit(130) from None  # not an Exception, which `together` reports as a failure
     finally:
         signal.signal(signal.SIGINT, before)
@@ -75,6 +95,11 @@ def speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def judged(good: bool) -> str:
+    """Return the style of a verdict."""
+    return "green" if good else "red"
+
+
 def strict(values: Any) -> Any:
     """Return the values as strict JSON allows them: NaN and infinities become strings."""
-    return json.loads(json.dumps(values), parse_constant=str)
+    return loads(dumps(values), parse_constant=str)

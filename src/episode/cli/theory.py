@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from episode.cli.terminal import AsJson, Quiet, Settings, err, out, strict
+from episode.cli.terminal import AsJson, Quiet, Settings, err, judged, out, strict
 from episode.diagnosis.saved_constants import DEFAULT, read_saved_constants
 from episode.errors import EpisodeError
 from episode.results.figures import check_target, new_figure
 from episode.results.tables import Table
 from episode.theory.complexity import Scenario, comparison, fewest, table
-from episode.theory.constants import Constants
+from episode.theory.constants import Constants, within_floats
 from episode.theory.plan import Condition, TheoremPlan, plan as make_plan
 from episode.theory.plan_figure import draw_plan
 
@@ -36,6 +36,7 @@ def _option(text: str, default: str, *names: str) -> Any:
     return typer.Option(*names, help=text, show_default=default)
 
 
+@within_floats()
 def plan(
     L0: Annotated[
         float | None,
@@ -124,11 +125,11 @@ def plan(
         _print_source(known.title, constants)
     _print_plan(made)
     if own:
-        out.print(f"\n[bold]Your own η = {eta:g}, γ = {gamma:g}[/bold]")
+        out.print(f"\nYour own η = {eta:g}, γ = {gamma:g}", style="bold")
         _print_conditions(own)
     _print_methods(scenario)
     if plot:
-        out.print(f"\nFigure: {plot}", markup=False)
+        out.print(f"\nFigure: {plot}")
 
 
 def diagnose(
@@ -162,7 +163,7 @@ def diagnose(
         new_figure()
         check_target(html)
     target = read_target(what, settings or [])
-    observe = (lambda _: None) if quiet else (lambda text: err.print(f"{text} ...", markup=False))
+    observe = (lambda _: None) if quiet else (lambda text: err.print(f"{text} ..."))
     found = target.diagnose(options, observe)
     if html:
         from episode.diagnosis.report import write_html
@@ -173,25 +174,26 @@ def diagnose(
         return
     _print_diagnosis(found)
     if html:
-        out.print(f"\nReport: {html}", markup=False)
+        out.print(f"\nReport: {html}")
 
 
 def _print_diagnosis(d: Diagnosis) -> None:
     from episode.diagnosis.findings import GLOSSARY
     from episode.diagnosis.report import estimates_table
 
-    out.print(f"[bold]Diagnosis of {d.title}[/bold]: {d.clients} clients, {d.parameters:,} "
-              f"parameters, measured at {len(d.points)} points in {d.seconds:.0f} s")  # fmt: skip
-    out.print(GLOSSARY, markup=False)
+    out.print(f"Diagnosis of {d.title}", style="bold", end="")
+    out.print(f": {d.clients} clients, {d.parameters:,} parameters, measured at {len(d.points)} "
+              f"points in {d.seconds:.0f} s")  # fmt: skip
+    out.print(GLOSSARY)
     for f in d.verdict.findings:
-        out.print(f"\n{f.question} ", end="", markup=False)
-        out.print(f"[bold]{f.answer}[/bold]")
-        out.print(f"  {f.because}", markup=False)
+        out.print(f"\n{f.question} ", end="")
+        out.print(f.answer, style="bold")
+        out.print(f"  {f.because}")
     out.print()
     out.print(estimates_table(d))
-    out.print("\n[bold]Limits of this diagnosis[/bold]")
+    out.print("\nLimits of this diagnosis", style="bold")
     for line in (*d.verdict.unknown, *d.notes):
-        out.print(f"- {line}", markup=False)
+        out.print(f"- {line}")
 
 
 def _print_source(title: str, constants: Constants) -> None:
@@ -200,13 +202,13 @@ def _print_source(title: str, constants: Constants) -> None:
         f"With the constants that `episode diagnose` estimated for {title}: {values}. They were "
         "measured along one path, but the theorem wants bounds that hold everywhere: what follows "
         "is no guarantee.\n",
-        markup=False,
     )
 
 
 def _print_plan(made: TheoremPlan) -> None:
     alike = "all clients alike" if made.constants.homogeneous else "clients that differ"
-    out.print(f"[bold]Theorem 1 of the paper[/bold] ({made.statement} statement, {alike})")
+    out.print("Theorem 1 of the paper", style="bold", end="")
+    out.print(f" ({made.statement} statement, {alike})")
     limit = made.largest_local_steps
     speed_up = f"{limit:.4g}, the largest I at which N clients are N times as fast as one"
     if limit < 1:
@@ -226,20 +228,21 @@ def _print_plan(made: TheoremPlan) -> None:
         "Result": f"the mean gradient norm of all rounds is at most 3ε = {3 * made.epsilon:g}",
     }  # fmt: skip
     for name, text in lines.items():
-        out.print(f"  {name:<12} {text}", markup=False)
-    out.print("\n[bold]Conditions of the theorem[/bold]")
+        out.print(f"  {name:<12} {text}")
+    out.print("\nConditions of the theorem", style="bold")
     _print_conditions(made.conditions)
 
 
 def _print_conditions(conditions: Sequence[Condition]) -> None:
     for c in conditions:
-        out.print("  [green]holds[/green]  " if c.holds else "  [red]FAILS[/red]  ", end="")
-        out.print(f"{c.name:<24}{c.formula}: {c.value:.4g}, bound {c.bound:.4g}", markup=False)
+        out.print("  holds  " if c.holds else "  FAILS  ", style=judged(c.holds), end="")
+        out.print(f"{c.name:<24}{c.formula}: {c.value:.4g}, bound {c.bound:.4g}")
 
 
 def _print_methods(scenario: Scenario) -> None:
+    out.print("\nSix methods", style="bold", end="")
     out.print(
-        f"\n[bold]Six methods[/bold] at N = {scenario.clients}, I = {scenario.local_steps} "
+        f" at N = {scenario.clients}, I = {scenario.local_steps} "
         "(Table 1 of the paper, with every hidden factor set to 1)\n"
         "Best T is the number of iterations at the best I; it is reached for I up to I_max."
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
+from episode.arguments import function, whole_number
 from episode.data.batches import Batches
 from episode.errors import ClientError, EpisodeError
 
@@ -49,8 +50,8 @@ class LazyClients(Sequence[Any]):
         open_client: Callable[[int], Any],
         examples: Sequence[int] | None = None,
     ) -> None:
-        if count < 1:
-            raise EpisodeError(f"count is {count}: there must be 1 client or more.")
+        count = whole_number("count", count, least=1)
+        function("open_client", open_client, "returns the data of a client")
         if examples is not None and len(examples) != count:
             raise EpisodeError(
                 f"examples has {len(examples)} numbers for {count} clients: give one for each."

@@ -122,6 +122,8 @@ def open_image(path: Path) -> Any:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise needs_data_extra("Images need pillow") from None
+    if not path.is_file():  # reading a pipe might never end
+        raise EpisodeError(f"The image {path} is not a regular file: replace it.")
     try:
         with Image.open(path) as image:
             return image.convert("RGB")

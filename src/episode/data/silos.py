@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from episode.data.sources.imagenet import IMAGE_SUFFIXES
 from episode.errors import EpisodeError, needs_data_extra
+from episode.files import parse_json
 
 HELD_OUT = {"test": "test", "validation": "validation", "val": "validation", "dev": "validation"}
 """Files (or folders of images) with these names are not trained on."""
@@ -90,9 +90,17 @@ def kind_of(silos: list[Path]) -> Kind:
 
 
 def files_of(silo: Path, kind: Kind) -> list[Path]:
-    """Return a silo's tables or images, sorted by name."""
+    """Return a silo's tables or images, sorted by name.
+
+    Raises:
+        EpisodeError: A pipe or a device has such a name: reading it might never end.
+    """
     pattern, suffixes = KINDS[kind]
-    return sorted(p for p in silo.glob(pattern) if p.suffix.lower() in suffixes)
+    named = [p for p in silo.glob(pattern) if p.suffix.lower() in suffixes and not p.is_dir()]
+    for path in named:
+        if not path.is_file():
+            raise EpisodeError(f"{path} is not a regular file: remove it from the silo.")
+    return sorted(named)
 
 
 def texts(silos: Mapping[int, Path], text_column: str, label_column: str) -> Iterator[Row]:
@@ -160,7 +168,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[Any, Any]]]:
         ) from None
     except OSError as error:
         raise EpisodeError(f"{path} cannot be read: {error.strerror or error}.") from None
-    except (csv.Error, json.JSONDecodeError) as error:
+    except (csv.Error, ValueError) as error:
         raise EpisodeError(f"Row {number + 1} of {path} cannot be read ({error}).") from None
     if not number:
         raise EpisodeError(f"{path} has no rows.")
@@ -176,7 +184,7 @@ def _jsonl(path: Path) -> Iterator[dict[Any, Any]]:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
-            row = json.loads(line)
+            row = parse_json(line)
             if not isinstance(row, dict):
                 raise EpisodeError(f"Row {number} of {path} is not a JSON object.")
             yield row
@@ -191,5 +199,5 @@ def _parquet(path: Path) -> Iterator[dict[Any, Any]]:
     try:
         for batch in pq.ParquetFile(path).iter_batches():
             yield from batch.to_pylist()
-    except (pa.ArrowInvalid, OSError):
+    except (pa.ArrowException, OSError, ValueError, OverflowError):
         raise EpisodeError(f"{path} is no parquet file, or it is damaged.") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 
 from episode.errors import EpisodeError
-from episode.files import sync
+from episode.files import lock, sync
 
 log = logging.getLogger("episode")
 
@@ -98,8 +97,9 @@ def make_folder(target: Path, write: Callable[[Path], None]) -> None:
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with (target.parent / f".{target.name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        held = lock(target.parent / f".{target.name}.lock", wait=True)
+        assert held is not None
+        with held:
             if target.exists():
                 return  # another process was first
             part = target.with_name(f".{target.name}.part")

@@ -19,11 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from episode.data.progress import track
+from episode.data.sources.archives import Growth
 from episode.errors import EpisodeError
 
 Floats = npt.NDArray[np.float32]
 FIRST = 1000
 """How many vectors stand for the whole file where an average vector is needed."""
+LONGEST_LINE = 1 << 20
+"""Characters of a line; a vector of 300 numbers takes about 3,000."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)")
 
 
@@ -132,10 +135,14 @@ def _wrong_dimension(path: Path, number: int, found: int, dimension: int) -> Epi
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    number = 0
+    number, growth = 0, Growth(require_vectors(path))
     try:
         with _open_text(path) as file:
-            for number, line in enumerate(file, 1):
+            while line := file.readline(LONGEST_LINE):
+                number += 1
+                if len(line) == LONGEST_LINE:
+                    raise _wrong(path, number, f"has {LONGEST_LINE:,} characters or more")
+                growth.add(len(line))
                 yield number, line
     except (EOFError, zlib.error, zipfile.BadZipFile, gzip.BadGzipFile):
         raise EpisodeError(

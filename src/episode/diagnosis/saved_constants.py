@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from episode.errors import EpisodeError
+from episode.files import parse_json
 from episode.theory.constants import Constants
 
 
@@ -44,7 +44,7 @@ DEFAULT = SavedConstants(
 def read_saved_constants(path: Path) -> SavedConstants:
     """Read the constants, N and I of a saved diagnosis."""
     try:
-        saved = json.loads(path.read_text())
+        saved = parse_json(path.read_bytes())
         found = saved["estimates"]
         values = {name: float(found[name]["value"]) for name in DEFAULT.values if name != "delta"}
         values["delta"] = float(found["delta"])
@@ -55,7 +55,7 @@ def read_saved_constants(path: Path) -> SavedConstants:
             f"{path} cannot be read ({error.strerror}): give a file that `episode diagnose TASK "
             "--json` has written."
         ) from None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise EpisodeError(
             f"{path} is not a diagnosis: make one with `episode diagnose TASK --json > "
             f"{path.name}`."

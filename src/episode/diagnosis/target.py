@@ -11,7 +11,8 @@ from episode.diagnosis.measure import State
 from episode.diagnosis.options import DiagnosisOptions
 from episode.errors import EpisodeError, unknown
 from episode.federation import checkpoint
-from episode.results.store import CHECKPOINT, CONFIG
+from episode.results.store import CHECKPOINT, CONFIG, read_config
+from episode.runs.building import build_task
 from episode.runs.config import Experiment, read_experiment
 from episode.runs.trainer import check_device
 from episode.tasks import TASKS
@@ -29,7 +30,7 @@ class Target:
         """Build the task and diagnose it."""
         seed, device = self.experiment.seed, self.experiment.engine.device
         check_device(device)
-        task = self.experiment.task.build(seed, device)
+        task = build_task(self.experiment, device)
         return diagnose_task(
             task, title=self.title, seed=seed, start=self.start, options=options, observe=observe
         )
@@ -62,11 +63,11 @@ def _read_run(path: Path, settings: Sequence[str]) -> Target:
         raise EpisodeError(f"{path} has no {CONFIG}, so it is not a run's folder: give another.")
     if not stored.exists():
         raise EpisodeError(f"{path} has no checkpoint yet: wait, or diagnose its task by name.")
-    if settings:
+    experiment = read_experiment(path, settings)
+    if experiment.id != read_config(path).get("id"):
         raise EpisodeError(
             f"{path} is a run with fixed settings: leave out --set, or diagnose its task by name."
         )
-    experiment = read_experiment(path)
     server, _ = checkpoint.load(stored, experiment.id, experiment.engine.device)
     title = f"{experiment.task_name}, {experiment.algorithm.label} after {server.round} rounds"
     return Target(title, experiment, (server.x, server.buffers))

@@ -1,10 +1,11 @@
 """Clients on the processes of a cluster, shared out by size (`federation/owners.py`).
 
 Every rank plays the round. A phase costs one collective: each rank adds up its own clients'
-replies, and vectors, float buffers and all scalars travel in one flat all-reduce. What is not a
-sum travels in a ledger behind the vectors: integers, each written by one rank and left zero by the
-others, cut into pieces that any float type holds exactly. So float64 metrics, integer buffers,
-checksums and requests arrive bit for bit.
+replies, and vectors, float buffers and all scalars travel in one flat all-reduce. (Float buffers of
+a wider type than the vectors need one of their own.) What is not a sum travels in a ledger behind
+the vectors: integers, each written by one rank and left zero by the others, cut into pieces that
+any float type holds exactly. So float64 metrics, integer buffers, checksums and requests arrive bit
+for bit.
 """
 
 from __future__ import annotations
@@ -175,14 +176,18 @@ class Distributed(Engine):
 
     def _add_up(self, sums: list[Tensor], ledgers: list[Tensor]) -> None:
         """Add up all of these over the ranks, in place."""
+        dtype = sums[0].dtype
+        for wider in (t for t in sums if t.dtype != dtype and t.numel()):
+            self.cluster.add_up(wider)
+        sums = [t for t in sums if t.dtype == dtype]
         integers = torch.cat([ledger.reshape(-1) for ledger in ledgers])
-        pieces = integers.view(_piece(sums[0].dtype)).to(sums[0])
+        pieces = integers.view(_piece(dtype)).to(sums[0])
         flat = torch.cat([*sums, pieces])
         self.cluster.add_up(flat)
         parts = flat.split_with_sizes([t.numel() for t in (*sums, pieces)])
         for target, part in zip(sums, parts, strict=False):
             target.copy_(part)
-        exact = parts[-1].cpu().to(_piece(sums[0].dtype)).view(torch.int64)
+        exact = parts[-1].cpu().to(_piece(dtype)).view(torch.int64)
         sizes = [ledger.numel() for ledger in ledgers]
         for ledger, part in zip(ledgers, exact.split_with_sizes(sizes), strict=True):
             ledger.copy_(part.view(ledger.shape))

@@ -1,9 +1,9 @@
 """Checkpoints: safetensors files, complete or absent, never half-written and never pickled.
 
-A file holds the tensors of the server and of each client. Plain values, a checksum and the identity
-of the run are in its JSON header. It is written under a temporary name and renamed, so that a kill
-at any moment leaves the last good one. On a cluster each rank first writes a part with its own
-clients; the server's file, which names the parts, then completes the checkpoint.
+A file holds the tensors of the server and of each client. Plain values and the identity of the run
+are in its JSON header, and a checksum of both. It is written under a temporary name and renamed, so
+that a kill at any moment leaves the last good one. On a cluster each rank first writes a part with
+its own clients; the server's file, which names the parts, then completes the checkpoint.
 
 Client states that are in a file already (`MappedStates`) stay there: the checkpoint, or the rank's
 part of it, stores the file's name and the table of its slots.
@@ -12,24 +12,28 @@ part of it, stores the file's name and the table of its slots.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from episode.core.vectors import bytes_of
 from episode.errors import EpisodeError
 from episode.federation.client_states import MappedStates, StoredStates
 from episode.federation.slots import Layout, SlotFile
 from episode.federation.state import Buffers, ClientState, Counts, ServerState
 from episode.files import write_whole
 
-FORMAT = 2
+FORMAT = 3
+T = TypeVar("T")
+Rest = ParamSpec("Rest")
 _PART = re.compile(r"clients-\d+-rank-(\d+)-of-(\d+)\.safetensors$")
 
 
@@ -121,6 +125,22 @@ def write_tensors(
     write_whole(path, write, only_writer=True)
 
 
+def _damage_is_a_sentence(
+    read: Callable[Concatenate[Path, Rest], T],
+) -> Callable[Concatenate[Path, Rest], T]:
+    """Explain a file whose header or tensors are not what `save` writes."""
+
+    @functools.wraps(read)
+    def checked(path: Path, /, *args: Rest.args, **kwargs: Rest.kwargs) -> T:
+        try:
+            return read(path, *args, **kwargs)
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise _damaged(path) from error
+
+    return checked
+
+
+@_damage_is_a_sentence
 def load(
     path: Path,
     identity: str,
@@ -153,6 +173,8 @@ def load(
         others = place and match and int(match[2]) == place[1] and int(match[1]) != place[0]
         if others and same_owners:
             continue
+        if not match:
+            raise _damaged(path)
         part = folder / name
         if not part.exists():
             raise EpisodeError(
@@ -217,8 +239,8 @@ def _write(
         "identity": identity,
         "round": round,
         **more,
-        "checksum": _checksum(tensors),
     }
+    header["checksum"] = _checksum(header, tensors)
     write_tensors(path, tensors, {"episode": json.dumps(header)})
 
 
@@ -241,7 +263,7 @@ def _read(path: Path, identity: str) -> tuple[dict[str, Any], dict[str, Tensor]]
             f"The checkpoint {path} has format {header.get('format')}, and this version reads "
             f"format {FORMAT}: resume it with the version that wrote it (see env.json)."
         )
-    if header.get("checksum") != _checksum(tensors):
+    if header.pop("checksum") != _checksum(header, tensors) or not _is_sound(header):
         raise _damaged(path)
     if header["identity"] != identity:
         raise EpisodeError(
@@ -251,10 +273,19 @@ def _read(path: Path, identity: str) -> tuple[dict[str, Any], dict[str, Tensor]]
     return header, tensors
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
-    """Return a CRC-32 of names and bytes: safetensors notices truncation, but not a flipped bit."""
-    value = 0
+def _is_sound(header: Mapping[str, Any]) -> bool:
+    """Whether the plain values are of the types that `save` and `save_part` write."""
+    counts = header.get("counts", {}).values()
+    numbers = [header["round"], *counts]
+    return type(header["round"]) is int and all(
+        type(number) in (int, float) and number >= 0 for number in numbers
+    )
+
+
+def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
+    """Return a CRC-32 of everything: safetensors notices truncation, but not a flipped bit."""
+    shapes = {name: (str(t.dtype), list(t.shape)) for name, t in tensors.items()}
+    value = zlib.crc32(json.dumps([header, shapes], sort_keys=True).encode())
     for name in sorted(tensors):
-        value = zlib.crc32(name.encode(), value)
-        value = zlib.crc32(tensors[name].numpy().tobytes(), value)
+        value = zlib.crc32(bytes_of(tensors[name]), value)
     return value

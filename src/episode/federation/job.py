@@ -15,6 +15,9 @@ from episode.federation.processes import Processes
 from episode.federation.protocols import Engine, Task
 from episode.federation.rounds import Plan
 
+MOST_CLIENTS = 100
+"""Clients of which records are kept unless `record.per_client` says otherwise."""
+
 
 @dataclass(frozen=True)
 class EngineSettings:
@@ -61,6 +64,8 @@ class RecordSettings:
     """Rounds of I local steps between evaluations; 0 evaluates only at the end."""
     checkpoint_seconds: float = 30.0
     """Seconds of work that a crash may cost; 0 writes a checkpoint after every round."""
+    per_client: bool | None = None
+    """Whether records of each client are kept; None keeps them of at most 100 clients."""
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -68,6 +73,10 @@ class RecordSettings:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise EpisodeError(f"record.{name} is {value}: it must be 0 or more.")
+
+    def keeps_clients(self, num_clients: int) -> bool:
+        """Whether records of each of so many clients are kept."""
+        return num_clients <= MOST_CLIENTS if self.per_client is None else self.per_client
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,16 @@ class Task(ABC):
     """Names of all clients, for tables and reports; empty if they have none."""
 
     @property
+    def evaluates_clients(self) -> bool:
+        """Whether `evaluate_client` returns metrics: clients have held out data."""
+        return False
+
+    def client_name(self, client: int) -> str:
+        """Return a client's name; `client 3` if it has none but its number."""
+        name = str(self.client_names[client]) if self.client_names else str(client)
+        return f"client {client}" if name == str(client) else name
+
+    @property
     def clients(self) -> Sequence[int]:
         """The clients whose data are here: all, unless the task was built for some of them."""
         return range(self.num_clients)

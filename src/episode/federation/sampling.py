@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from episode.arguments import whole_number
 from episode.errors import EpisodeError
 from episode.randomness import permutation, sample
 
@@ -58,6 +59,9 @@ class Uniform(Cohorts):
 
     cohort_size: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cohort_size", whole_number("cohort_size", self.cohort_size))
+
     def check(self, num_clients: int) -> None:
         if not 1 <= self.cohort_size <= num_clients:
             raise EpisodeError(
@@ -86,6 +90,12 @@ class Cyclic(Cohorts):
     groups: int
     period: int = 1
     cohort_size: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("groups", "period", "cohort_size"):
+            value = getattr(self, name)
+            if not (name == "cohort_size" and value is None):
+                object.__setattr__(self, name, whole_number(name, value))
 
     def check(self, num_clients: int) -> None:
         if not 1 <= self.groups <= num_clients:

@@ -16,7 +16,7 @@ class Buffers:
     """A model's buffers, such as BatchNorm's statistics: averaged, never corrected or clipped."""
 
     floats: Tensor = field(default_factory=lambda: torch.empty(0))
-    """`[b]`: their mean over the cohort is taken."""
+    """`[b]`: their mean over the cohort is taken. In x's type, if it holds them all."""
     integers: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     """`[k]`: their maximum over the cohort is taken."""
 

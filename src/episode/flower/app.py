@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 FOLDER = "folder"
 """The one setting of an app that is no part of its experiment: where the server writes the run."""
-UNSET: dict[str, Any] = {"engine.min_replies": 0, "engine.max_norm": 0.0}
+UNSET: dict[str, Any] = {
+    "engine.min_replies": 0, "engine.max_norm": 0.0, "record.per_client": ""
+}  # fmt: skip
 """Settings without a default. `flwr run -c` can override only settings that an app names, so the
 app gives them a value that means "not set"."""
 
@@ -145,6 +147,6 @@ def run_config(experiment: Experiment) -> dict[str, Any]:
 
 
 def _of_run_config(values: Mapping[str, Any]) -> Experiment:
-    given = {k: v for k, v in values.items() if k != FOLDER and (v or k not in UNSET)}
+    given = {k: v for k, v in values.items() if k != FOLDER and v != UNSET.get(k)}
     texts = {k: str(v).lower() if isinstance(v, bool) else v for k, v in given.items()}
     return read_experiment(None, [f"{k}={v}" for k, v in texts.items()])

@@ -28,6 +28,12 @@ ARRAYS = "episode.arrays"
 STATE = "episode.state"
 METRICS = "episode.metrics"
 PROTOCOL = 2
+_FLOATS = {
+    "int16": torch.bfloat16,  # numpy does not have it: it travels as its bits
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
 _HEADER = 4096
 """Upper bound on the bytes that a serialised array has beyond its values."""
 
@@ -192,18 +198,22 @@ def pack(tensors: Mapping[str, Tensor | None]) -> ArrayRecord:
     for name, tensor in tensors.items():
         if tensor is not None and tensor.numel():
             stored = tensor.detach().cpu()
-            # numpy has no bfloat16, which travels as its bits.
             bits = stored.view(torch.int16) if stored.dtype == torch.bfloat16 else stored
             arrays[name] = Array(bits.numpy())
     return ArrayRecord(arrays)
 
 
 def unpack(record: ArrayRecord, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors of a record, of whatever names and shapes."""
-    return {
-        name: _tensor(name, a, tuple(a.shape), torch.int64 if name == "integers" else dtype)
-        for name, a in record.items()
-    }
+    """Return the tensors of a record, of whatever names and shapes.
+
+    They are of `dtype`, except for buffers: integers are int64, and floats of their own type.
+    """
+    types = dict.fromkeys(record, dtype)
+    if "integers" in record:
+        types["integers"] = torch.int64
+    if "floats" in record:
+        types["floats"] = _FLOATS.get(record["floats"].dtype, dtype)
+    return {name: _tensor(name, a, tuple(a.shape), types[name]) for name, a in record.items()}
 
 
 def buffers_of(tensors: Mapping[str, Tensor]) -> Buffers:

@@ -16,7 +16,7 @@ from torch import Tensor
 from episode.errors import EpisodeError
 from episode.federation.protocols import Objective, Task
 from episode.federation.state import Buffers
-from episode.flower.exchange import Failure, Outcome
+from episode.flower.exchange import Failure
 from episode.flower.sites import Introduction, Sites
 from episode.randomness import permutation
 
@@ -63,6 +63,13 @@ class RemoteTask(Task):
         self._evaluation = evaluation
         self._result = result
         self._start = self.layout.split(arrays, first.buffers)
+        self._replies: tuple[int, dict[int, RecordDict]] = (0, {})
+        """The sites' evaluations after so many rounds."""
+        self.client_names = [f"site {client}" for client in range(self.num_clients)]
+
+    @property
+    def evaluates_clients(self) -> bool:
+        return self._evaluation.fraction > 0
 
     def examples(self, client: int) -> int:
         return self._sites.known[client].examples
@@ -79,44 +86,63 @@ class RemoteTask(Task):
 
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
         """Return metrics of the server's own function, and the sites' mean as `sites_…`."""
-        played, arrays = self._sites.round + 1, ArrayRecord(self.state_dict(x, buffers))
-        metrics: dict[str, float] = {}
+        played, metrics = self._sites.round + 1, dict[str, float]()
         if self._evaluation.function:
-            found = self._evaluation.function(played, arrays)
-            if found is not None:
-                self._result.evaluate_metrics_serverapp[played] = found
-                metrics |= _numbers(found, "")
-        found = self._at_sites(played, arrays)
-        if found is not None:
+            arrays = ArrayRecord(self.state_dict(x, buffers))
+            if (of_server := self._evaluation.function(played, arrays)) is not None:
+                self._result.evaluate_metrics_serverapp[played] = of_server
+                metrics |= _numbers(of_server, "")
+        if replies := list(self._at_sites(x, buffers).values()):
+            found = aggregate_metricrecords(replies, self._evaluation.weighted_by)
             self._result.evaluate_metrics_clientapp[played] = found
             metrics |= _numbers(found, "sites_")
         return metrics
 
-    def _at_sites(self, round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Return the mean of the sites' own `evaluate` functions, weighted as Flower does."""
+    def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> dict[str, float]:
+        """Return what a site's own `evaluate` function measured, under the names of the mean."""
+        reply = self._at_sites(x, buffers).get(client)
+        if reply is None:
+            return {}
+        (record,) = reply.metric_records.values()
+        found = _numbers(record, "sites_")
+        found.pop(f"sites_{self._evaluation.weighted_by}", None)  # how many examples, not how well
+        return found
+
+    def _at_sites(self, x: Tensor, buffers: Buffers) -> dict[int, RecordDict]:
+        """Return the replies of the sites' own `evaluate` functions; they are asked once a round.
+
+        The mean of their metrics is weighted as Flower does.
+        """
+        played = self._sites.round + 1
+        if self._replies[0] != played:
+            arrays = ArrayRecord(self.state_dict(x, buffers))
+            self._replies = played, self._ask_sites(played, arrays)
+        return self._replies[1]
+
+    def _ask_sites(self, round: int, arrays: ArrayRecord) -> dict[int, RecordDict]:
         sites, settings = self._sites, self._evaluation
         able = [c for c in sorted(sites.connected()) if sites.known[c].evaluates]
         count = math.ceil(settings.fraction * len(able))
         if not count:
-            return None
+            return {}
         order = permutation(len(able), sites.seed, "evaluate", round)[:count].tolist()
         config = ConfigRecord({**settings.config, "server-round": round})
         content = RecordDict({"arrays": arrays, "config": config})
         chosen = {able[k]: content for k in sorted(order)}
         replies = sites.ask(chosen, "evaluate", round - 1, settings.seconds)
-        good = [r for c, r in replies.items() if self._is_usable(c, r)]
-        return aggregate_metricrecords(good, settings.weighted_by) if good else None  # type: ignore[arg-type]
+        good: dict[int, RecordDict] = {}
+        for client, reply in replies.items():
+            if isinstance(reply, RecordDict) and self._has_metrics(reply):
+                good[client] = reply
+                continue
+            missing = f"sent no metrics with {settings.weighted_by!r}"
+            failure = reply.reason if isinstance(reply, Failure) else missing
+            log(WARNING, "Site %d was not evaluated: it %s", client, failure)
+        return good
 
-    def _is_usable(self, client: int, reply: Outcome) -> bool:
-        key = self._evaluation.weighted_by
-        if isinstance(reply, Failure):
-            failure = reply.reason
-        elif len(reply.metric_records) != 1 or key not in next(iter(reply.metric_records.values())):
-            failure = f"sent no metrics with {key!r}"
-        else:
-            return True
-        log(WARNING, "Site %d was not evaluated: it %s", client, failure)
-        return False
+    def _has_metrics(self, reply: RecordDict) -> bool:
+        records = list(reply.metric_records.values())
+        return len(records) == 1 and self._evaluation.weighted_by in records[0]
 
 
 def _numbers(record: MetricRecord, prefix: str) -> dict[str, float]:

@@ -16,6 +16,16 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 from torch import Tensor
 
+from episode.arguments import (
+    folder_path,
+    function,
+    number,
+    optional,
+    positive,
+    seed_number,
+    shown,
+    whole_number,
+)
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
 from episode.errors import EpisodeError
@@ -26,6 +36,7 @@ from episode.flower.remote_task import EvaluateFn, Evaluation, RemoteTask, objec
 from episode.flower.server import FlowerEngine, round_logger
 from episode.flower.sites import Limits, Sites
 from episode.runs.config import describe
+from episode.runs.fit import check_rules
 from episode.runs.records import Record, Run
 from episode.runs.trainer import train
 
@@ -57,6 +68,8 @@ class EpisodeStrategy(Strategy):
         fraction_evaluate: Share of the sites that evaluate the model.
         evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
         weighted_by_key: Name of the metric by which the sites' evaluations are weighted.
+        per_client: Whether the run keeps each site's losses, norms and metrics of every round; by
+            default of at most 100 sites.
 
     Raises:
         EpisodeError: An argument is wrong.
@@ -88,21 +101,33 @@ class EpisodeStrategy(Strategy):
         fraction_evaluate: float = 1.0,
         evaluate_every: int = 1,
         weighted_by_key: str = "num-examples",
+        per_client: bool | None = None,
     ) -> None:
+        eta, gamma = number("eta", eta), number("gamma", gamma)
+        check_rules(schedule, cohorts)
+        if not isinstance(weighted_by_key, str):
+            raise EpisodeError(f"weighted_by_key is {shown(weighted_by_key)}: give a name.")
         self.algorithm = Algorithm.named(algorithm)
-        if not 0 <= fraction_evaluate <= 1:
-            raise EpisodeError(f"fraction_evaluate is {fraction_evaluate}: it must be 0 to 1.")
         self.schedule = schedule or Schedule(eta, gamma)
-        self.local_steps = local_steps
-        self.seed = seed
+        self.local_steps = whole_number("local_steps", local_steps, least=1)
+        self.seed = seed_number(seed)
         self.cohorts = cohorts or Full()
-        self.num_sites = num_sites
-        self.deadline = deadline
-        self.limits = Limits(min_replies, deadline or 1.0, retries, start_seconds, max_norm)
-        self.folder = Path(folder) if folder is not None else None
-        self.fraction_evaluate = fraction_evaluate
-        self.evaluate_every = evaluate_every
+        self.num_sites = optional(whole_number, "num_sites", num_sites, least=1)
+        self.deadline = optional(positive, "deadline", deadline)
+        self.limits = Limits(
+            optional(whole_number, "min_replies", min_replies, least=1),
+            self.deadline or 1.0,
+            whole_number("retries", retries, least=0),
+            positive("start_seconds", start_seconds),
+            optional(positive, "max_norm", max_norm),
+        )
+        self.folder = optional(folder_path, "folder", folder)
+        self.fraction_evaluate = number("fraction_evaluate", fraction_evaluate)
+        if not 0 <= self.fraction_evaluate <= 1:
+            raise EpisodeError(f"fraction_evaluate is {fraction_evaluate}: it must be 0 to 1.")
+        self.evaluate_every = whole_number("evaluate_every", evaluate_every, least=0)
         self.weighted_by_key = weighted_by_key
+        self.per_client = per_client
         self.run: Run | None = None
         """The run, with its status and history, once `start` has returned."""
 
@@ -135,8 +160,14 @@ class EpisodeStrategy(Strategy):
             EpisodeError: A site cannot take part.
             ClusterError: Too few sites answered.
         """
+        rounds, timeout = whole_number("num_rounds", num_rounds), positive("timeout", timeout)
+        if not isinstance(initial_arrays, ArrayRecord):
+            raise EpisodeError(
+                f"initial_arrays is {shown(initial_arrays)}: give ArrayRecord(model.state_dict())."
+            )
+        optional(function, "evaluate_fn", evaluate_fn, "returns metrics of (round, arrays)")
         plan = Plan(
-            self.algorithm, self.schedule, num_rounds, self.local_steps, self.seed, self.cohorts
+            self.algorithm, self.schedule, rounds, self.local_steps, self.seed, self.cohorts
         )
         plan.check(self.num_sites or 10**9)
         self.summary()
@@ -186,7 +217,7 @@ class EpisodeStrategy(Strategy):
             plan,
             task,
             describe(plan, model, {"evaluate_every": self.evaluate_every}, made_by="flower"),
-            record=RecordSettings(self.evaluate_every),
+            record=RecordSettings(self.evaluate_every, per_client=self.per_client),
             open_engine=lambda job: closing(FlowerEngine(sites, plan.algorithm, config)),
         )
 

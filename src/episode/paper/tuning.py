@@ -59,7 +59,7 @@ def with_studies(
     tuned = dict(context.tuned)
     names = [task.name for task in _tasks(recipes)]
     for folder in studies:
-        found = {name: read_experiment(path) for name, path in _best(folder).items()}
+        found = {name: read_experiment(path, found=True) for name, path in _best(folder).items()}
         first = next(iter(found.values()))
         if first.task_name not in names:
             raise EpisodeError(

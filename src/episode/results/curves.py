@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from episode.results.figures import DPI, OTHER, STYLES, as_image, new_figure
+from episode.results.plain_text import without_math
 from episode.results.store import StoredRun, write_bytes
 
 PANEL = (4.4, 3.1)
@@ -109,8 +110,8 @@ def panel_figure(rows: Sequence[Sequence[Panel]]) -> Any:
             handles |= _draw(figure.add_axes(place), panel)
     if legend:
         figure.legend(
-            handles.values(), handles.keys(), loc="lower center", ncols=across, frameon=False,
-            fontsize=9, borderaxespad=0.3,
+            handles.values(), map(without_math, handles), loc="lower center", ncols=across,
+            frameon=False, fontsize=9, borderaxespad=0.3,
         )  # fmt: skip
     return figure
 
@@ -134,13 +135,13 @@ def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
         marker = line.marker or ("o" if len(finite) == 1 else None)
         (handles[line.label],) = axis.plot(
             [x for x, _ in finite], [y for _, y in finite], line.style or style,
-            color=line.colour or colour, label=line.label, linewidth=1.6, marker=marker,
+            color=line.colour or colour, linewidth=1.6, marker=marker,
             markersize=4,
         )  # fmt: skip
         if line.end_marker and finite:
             axis.plot(*finite[-1], line.end_marker, color=line.colour or colour)
     # At fixed places: looking for free ones would take a third of the time.
-    axis.set_title(panel.title, fontsize=11, y=1.0)
+    axis.set_title(without_math(panel.title), fontsize=11, y=1.0)
     axis.set_xlabel(panel.x_label)
     axis.xaxis.set_label_coords(0.5, -X_LABEL / AXES[1])
     axis.set_ylabel(panel.y_label)

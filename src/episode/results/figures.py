@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
+from episode.files import open_new
+from episode.results.plain_text import without_math
 from episode.results.store import write_bytes
 
 STYLES: dict[str, tuple[str, str]] = {
@@ -71,11 +73,12 @@ def draw_partition(
     axis = figure.subplots()
     colours = {"cmap": "Blues", "vmin": 0, "vmax": 1}
     image = axis.imshow(shares, **colours, aspect="auto", interpolation="nearest")
-    axis.set(xlabel="label", ylabel="client", title=title)
+    axis.set(xlabel="label", ylabel="client", title=without_math(title))
     if few_labels:
-        axis.set_xticks(range(len(labels)), labels, rotation=35 if len(labels) > 4 else 0)
+        names = [without_math(label) for label in labels]
+        axis.set_xticks(range(len(labels)), names, rotation=35 if len(labels) > 4 else 0)
     if few_clients:
-        axis.set_yticks(range(len(counts)), clients)
+        axis.set_yticks(range(len(counts)), [without_math(client) for client in clients])
     cells = [(x, y, n) for y, row in enumerate(counts) for x, n in enumerate(row) if n and few]
     for x, y, n in cells:
         colour = "white" if shares[y][x] > 0.6 else "black"
@@ -90,12 +93,12 @@ def check_target(path: Path, *suffixes: str) -> None:
         raise EpisodeError(
             f"{path} does not name a picture: use a name that ends in {' or '.join(suffixes)}."
         )
+    if path.is_dir():
+        raise EpisodeError(f"{path} is a folder: give the name of a file.")
     probe = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        probe.touch()
+        open_new(probe).close()
         probe.unlink()
     except OSError as error:
         raise EpisodeError(f"{path} cannot be written: {error.strerror}.") from None
-    if path.is_dir():
-        raise EpisodeError(f"{path} is a folder: give the name of a file.")

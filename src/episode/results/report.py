@@ -19,7 +19,9 @@ from episode.errors import EpisodeError
 from episode.results import store
 from episode.results.figures import OTHER, STYLES
 from episode.results.groups import Group, group_runs, metric_names, setting_text, task_of
+from episode.results.named_code import options_that_name
 from episode.results.run_tables import full_table
+from episode.results.silo_page import silo_data
 from episode.results.store import LabelCounts, StoredRun
 from episode.results.tables import Table, counted
 from episode.version import __version__
@@ -56,7 +58,7 @@ def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None
         "version": __version__,
         "data": _packed(store.dumps(data).encode()),
         "columns": _packed(columns.to_bytes()),
-        "program": "".join(map(page_file, ("data.js", "plots.js", "page.js"))),
+        "program": "".join(map(page_file, ("data.js", "plots.js", "silos.js", "page.js"))),
         "plotly": _plotly_script(),  # last, so that no placeholder is looked for in it
     }
     store.write_text(path, fill_page("page.html", parts))
@@ -113,6 +115,7 @@ def _page_data(
         "groups": [_group_data(g, [places[id(run)] for run in g.runs]) for g in groups],
         "styles": {name: {"colour": c, "dash": DASHES[line]} for name, (c, line) in styles.items()},
         "partitions": [vars(p) for p in _partitions(runs)],
+        "silos": silo_data(runs, columns),
     }
 
 
@@ -181,8 +184,7 @@ def _machines(runs: Sequence[StoredRun]) -> str:
     """List the software and hardware of the runs; equal ones are listed once."""
     found: dict[str, list[str]] = {}
     for run in runs:
-        path = run.folder / store.ENVIRONMENT
-        values = store.read_json(path) if path.exists() else {}
+        values = store.read_environment(run.folder)
         values.pop("command", None)
         found.setdefault(json.dumps(values), []).append(run.folder.name)
     parts = []
@@ -202,7 +204,8 @@ def _how_to_repeat(runs: Sequence[StoredRun]) -> str:
             command = f"This run was made in Python: call episode.{made_by} again."
         else:
             folder = str(run.folder)
-            command = shlex.join(["episode", "run", folder, "--folder", f"{folder}-again"])
+            named = options_that_name(run.config)
+            command = shlex.join(["episode", "run", folder, "--folder", f"{folder}-again", *named])
         config = store.dumps(run.config, indent=2)
         parts.append(
             f"<details><summary>{html.escape(run.folder.name)}</summary>"

@@ -1,7 +1,8 @@
 """Files of a run folder, and functions that read and write them.
 
 A run folder holds config.json, env.json, rounds.jsonl and, once the run has ended, summary.json.
-Reading one never imports training code and never runs anything that the folder names.
+Reading one never imports training code and never runs anything that the folder names. What is read
+is checked against `schema`, so that the rest of the package can rely on it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
-from episode.files import write_whole
+from episode.files import parse_json, read_regular, write_whole
+from episode.results import schema
 
+LOCK = ".lock"
+"""Locked by the process that writes the folder."""
 CONFIG = "config.json"
 ENVIRONMENT = "env.json"
 PARTITION = "partition.json"
@@ -39,6 +43,7 @@ NOT_DECIDING = (
     "engine.retries",
     "engine.state_memory_mb",
     "record.checkpoint_seconds",
+    "record.per_client",
 )
 """Settings that change how fast or how safely a run is played, but not what it computes.
 
@@ -93,27 +98,51 @@ def algorithm_name(config: Mapping[str, Any]) -> str:
 
 
 def read_run(folder: Path) -> StoredRun:
-    """Read a run folder, whether or not the run has ended."""
-    path = folder / SUMMARY
-    summary = read_json(path) if path.exists() else {}
-    if not isinstance(summary, dict):
-        raise EpisodeError(
-            f"{path} is not the summary of a run: leave out this folder, or delete it."
-        )
-    return StoredRun(folder, read_config(folder), read_rounds(folder / ROUNDS), summary)
+    """Read a run folder, whether or not the run has ended.
+
+    Raises:
+        EpisodeError: A file is missing, damaged, or not one of a run; the message names it.
+    """
+    config, summary = read_config(folder), read_summary(folder)
+    rounds = read_rounds(folder / ROUNDS)
+    check_complete(folder, len(rounds), summary)
+    return StoredRun(folder, config, rounds, summary)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read the config of a run; refuse a config.json that another program has written."""
-    if not (folder / CONFIG).is_file():
+    path = folder / CONFIG
+    if not path.is_file():
         raise EpisodeError(f"{folder} is not a run folder: it has no {CONFIG}.")
-    config = read_json(folder / CONFIG)
+    config = read_json(path)
     sections = ("task", "algorithm")
     if not isinstance(config, dict) or any(not isinstance(config.get(s), dict) for s in sections):
         raise EpisodeError(
             f"{folder} is not a run folder: its {CONFIG} has no sections task and algorithm."
         )
-    return dict(config)
+    return _checked(config, schema.CONFIG, path)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read how a run ended; empty if it has not ended."""
+    path = folder / SUMMARY
+    if not path.exists():
+        return {}
+    summary = _checked(read_json(path), schema.STATUS, path)
+    return summary if summary["status"] == "failed" else _checked(summary, schema.SUMMARY, path)
+
+
+def check_complete(folder: Path, rounds: int, summary: Mapping[str, Any]) -> None:
+    """Refuse a run that has ended if some of its rounds are missing."""
+    if "rounds" in summary and rounds != summary["rounds"]:
+        what = f"it has {rounds} rounds, but {SUMMARY} says {summary['rounds']}"
+        raise schema.damaged(folder / ROUNDS, what)
+
+
+def read_environment(folder: Path) -> dict[str, Any]:
+    """Read the versions, the machine and the command of a run; empty if they were not stored."""
+    path = folder / ENVIRONMENT
+    return _checked(read_json(path), schema.ENVIRONMENT, path) if path.exists() else {}
 
 
 def read_partition(folder: Path) -> LabelCounts | None:
@@ -121,58 +150,69 @@ def read_partition(folder: Path) -> LabelCounts | None:
     path = folder / PARTITION
     if not path.exists():
         return None
-    values = read_json(path)
-    try:
-        found = LabelCounts(**{field: values[field] for field in LabelCounts.__annotations__})
-        shape = [len(found.labels)] * len(found.clients)
-        whole = isinstance(found.title, str) and [len(row) for row in found.counts] == shape
-        whole = whole and all(isinstance(n, int) for row in found.counts for n in row)
-    except (KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise EpisodeError(
-            f"{path} is damaged: delete this file to get a report without this partition."
-        )
+    values = _checked(read_json(path), schema.PARTITION, path)
+    found = LabelCounts(**{field: values[field] for field in LabelCounts.__annotations__})
+    if [len(row) for row in found.counts] != [len(found.labels)] * len(found.clients):
+        raise schema.damaged(path, "counts must have a row for each client, of all labels")
     return found
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object."""
+    return _checked(read_json(path), schema.ANY, path)
 
 
 def read_json(path: Path) -> Any:
     """Read JSON in which non-finite numbers are strings (see `dumps`)."""
     try:
-        return loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise EpisodeError(
-            f"{path} cannot be read ({error}): leave out this folder, or delete it."
-        ) from None
+        values = loads(read_regular(path).decode())
+        schema.check_levels(values)
+        return values
+    except OSError as error:
+        reason: object = error.strerror
+    except ValueError as error:
+        reason = error
+    raise EpisodeError(f"{path} cannot be read ({reason}): leave out this folder, or delete it.")
 
 
 def read_rounds(path: Path) -> list[dict[str, Any]]:
     """Read the rounds played so far; an incomplete last line, left by a kill, is dropped."""
     if not path.exists():
         return []
-    records = []
-    lines = path.read_bytes().split(b"\n")
+    records: list[dict[str, Any]] = []
+    try:
+        lines = read_regular(path).split(b"\n")
+    except OSError as error:
+        raise schema.damaged(path, str(error.strerror)) from None
     for number, line in enumerate(lines, 1):
         try:
             if line:
-                records.append(read_record(line))
-        except ValueError:
+                records.append(read_record(line, len(records)))
+        except ValueError as error:
             if number < len(lines):
-                raise damaged(path, number) from None
+                raise damaged_line(path, number, error) from None
     return records
 
 
-def read_record(line: bytes) -> dict[str, Any]:
-    """Read one line of rounds.jsonl; raise a ValueError if it is not the record of a round."""
+def read_record(line: bytes, number: int) -> dict[str, Any]:
+    """Read a line of rounds.jsonl; raise a ValueError if it is not the record of this round."""
     record = loads(line.decode())
-    if not isinstance(record, dict) or not {"round", "loss", "threshold", "seconds"} <= set(record):
-        raise ValueError
-    return record
+    if what := schema.fault(record, schema.ROUND):
+        raise ValueError(what)
+    if record["round"] != number:
+        raise ValueError(f"round is {record['round']}, but must be {number}")
+    return dict(record)
 
 
-def damaged(path: Path, line: int) -> EpisodeError:
-    """Return the error for a line of rounds.jsonl that cannot be read."""
-    return EpisodeError(f"{path} is damaged in line {line}: leave out this folder, or delete it.")
+def damaged_line(path: Path, line: int, what: object) -> EpisodeError:
+    """Return the error for a line of rounds.jsonl that is not the record of its round."""
+    return schema.damaged(path, what, f" in line {line}")
+
+
+def _checked(values: Any, table: schema.Schema, path: Path) -> dict[str, Any]:
+    if what := schema.fault(values, table):
+        raise schema.damaged(path, what)
+    return dict(values)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -186,6 +226,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         EpisodeError: The file cannot be written.
     """
+    if path.is_dir():
+        raise EpisodeError(f"{path} is a folder: give the name of a file.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
@@ -230,11 +272,21 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def planned_runs(folder: Path) -> list[str]:
-    """Return the names of a sweep's runs in order; empty if the folder holds no sweep."""
-    try:
-        return [str(name) for name in json.loads((folder / SWEEP).read_text())["runs"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    """Return the names of a sweep's runs in order; empty if the folder holds no sweep.
+
+    Raises:
+        EpisodeError: The sweep's file is damaged, or names a folder outside of its own.
+    """
+    path = folder / SWEEP
+    if not path.exists():
         return []
+    names: list[str] = _checked(read_json(path), schema.SWEEP, path)["runs"]
+    root = folder.resolve()
+    for name in names:
+        inside = Path(name).name == name and (root / name).resolve().parent == root
+        if not inside:
+            raise schema.damaged(path, f"{name!r} is not the name of a folder beside it")
+    return names
 
 
 def dumps(values: Any, indent: int | None = None) -> str:
@@ -246,9 +298,12 @@ def dumps(values: Any, indent: int | None = None) -> str:
 
 
 def loads(text: str) -> Any:
-    """Parse what `dumps` returned."""
-    values = json.loads(text)
-    return _decode(values) if 'NaN"' in text or 'Infinity"' in text else values
+    """Parse what `dumps` returned; raise a ValueError for anything that is not sound JSON."""
+    values = parse_json(text)
+    try:
+        return _decode(values) if 'NaN"' in text or 'Infinity"' in text else values
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def _decode(value: Any) -> Any:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
+from rich.text import Text
 
+from episode.results.plain_text import printable
 from episode.results.store import write_text
 
 _LATEX = str.maketrans(
@@ -87,16 +89,22 @@ class Table:
             heads, gap = [head.replace("_", "\n") for head in heads], 1
         fits = self._width(heads, gap) <= options.max_width
         table = RichTable(
-            title=self.title or None, title_justify="left", box=None, padding=(0, gap, 0, 0)
+            title=Text(printable(self.title)) if self.title else None,
+            title_justify="left",
+            box=None,
+            padding=(0, gap, 0, 0),
         )
         for i, head in enumerate(heads):
             words = i < self.left
             wraps = words and (i > 0 if only_words else not fits)
             table.add_column(
-                head, no_wrap=not wraps, overflow="fold", justify="left" if words else "right"
+                Text(printable(head)),
+                no_wrap=not wraps,
+                overflow="fold",
+                justify="left" if words else "right",
             )
-        for row in self.rows:
-            table.add_row(*row)
+        for row in self.rows:  # as Text, or rich would take [urgent] for markup
+            table.add_row(*(Text(printable(cell, one_line=True)) for cell in row))
         yield table
 
     def _width(self, heads: Sequence[str], gap: int) -> int:
@@ -112,9 +120,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def _markdown(row: Sequence[str]) -> str:
-    cells = [cell.replace("|", r"\|") for cell in row]
+    cells = [printable(cell, one_line=True).replace("|", r"\|") for cell in row]
     return f"| {' | '.join(cells)} |"
 
 
 def _latex(row: Sequence[str]) -> str:
-    return " & ".join(cell.translate(_LATEX) for cell in row) + r" \\"
+    return " & ".join(printable(cell, one_line=True).translate(_LATEX) for cell in row) + r" \\"

@@ -34,45 +34,53 @@ class WatchedRun:
     """Metrics of the last evaluation."""
     losses: list[float] = field(default_factory=list)
     _bytes_read: int = 0
+    _file: int = 0
 
     def update(self) -> None:
         """Read the new lines of rounds.jsonl; an incomplete line waits for the next update."""
         if not self.config:
             self.config = store.read_config(self.folder)
+        summary = store.read_summary(self.folder)  # before the rounds, which may still be added
         path = self.folder / store.ROUNDS
-        if not path.exists():
-            return
-        if path.stat().st_size < self._bytes_read:  # a resumed run cuts off what it will repeat
-            self._bytes_read, self.losses = 0, []
+        for line in self._added_lines(path):
+            number = len(self.losses)
+            try:
+                record = store.read_record(line, number)
+            except ValueError as error:
+                raise store.damaged_line(path, number + 1, error) from None
+            self.last = record
+            self.losses.append(float(record["loss"]))
+            self.metrics = record.get("metrics", self.metrics)
+        store.check_complete(self.folder, len(self.losses), summary)
+
+    def _added_lines(self, path: Path) -> list[bytes]:
+        """Return the complete lines that were added since the last update."""
+        if not path.is_file():
+            return []
         with path.open("rb") as file:
+            now = os.fstat(file.fileno())
+            if now.st_ino != self._file or now.st_size < self._bytes_read:
+                # A resumed run writes the file anew, without the rounds that it will repeat.
+                self._file, self._bytes_read, self.losses = now.st_ino, 0, []
             file.seek(self._bytes_read)
             added = file.read()
         complete = added[: added.rfind(b"\n") + 1]
         self._bytes_read += len(complete)
-        for line in complete.splitlines():
-            try:
-                record = store.read_record(line)
-            except ValueError:
-                raise store.damaged(path, len(self.losses) + 1) from None
-            self.last = record
-            self.losses.append(float(record["loss"]))
-            self.metrics = record.get("metrics", self.metrics)
+        return [line for line in complete.split(b"\n") if line]
 
     @property
     def status(self) -> str:
         """How the run ended, or else running, pruned or stopped."""
-        summary = self.folder / store.SUMMARY
-        if summary.exists():
-            return str(store.read_json(summary).get("status", "unknown"))
-        if is_locked(self.folder / ".lock"):
+        if summary := store.read_summary(self.folder):
+            return str(summary["status"])
+        if is_locked(self.folder / store.LOCK):
             return "running"
         return "pruned" if store.is_pruned(self.folder) else "stopped"
 
     def total_rounds(self) -> int:
         """Return how many rounds the run will have; without local steps, each step is a round."""
-        budget = self.config.get("budget", {})
-        rounds, steps = int(budget.get("rounds", 0)), int(budget.get("local_steps", 1))
-        algorithm = self.config.get("algorithm", {})
+        budget, algorithm = self.config["budget"], self.config["algorithm"]
+        rounds, steps = int(budget["rounds"]), int(budget["local_steps"])
         is_synchronous = algorithm.get("correction") == "synchronous"
         return rounds * steps if is_synchronous or algorithm.get("name") in SYNCHRONOUS else rounds
 

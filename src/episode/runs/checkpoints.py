@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from episode.federation import checkpoint
 from episode.federation.job import Job
 from episode.federation.state import ClientState, ServerState
+from episode.files import refuse_link
 from episode.runs.config import identity_of
 
 State = tuple[ServerState, Mapping[int, ClientState]]
@@ -20,12 +21,14 @@ class Checkpoints:
     Args:
         path: The server's file.
         job: The run.
+        check: Called before the server's file is written; raises an error if it must not be.
     """
 
-    def __init__(self, path: Path, job: Job) -> None:
+    def __init__(self, path: Path, job: Job, check: Callable[[], None] = lambda: None) -> None:
         self.round = 0
         """Rounds played by the state that was last read or written."""
         self._path = path
+        self._check = check
         self._identity = identity_of(job.config)
         self._device = job.engine.device
         self._processes = job.processes
@@ -56,6 +59,7 @@ class Checkpoints:
         processes, folder = self._processes, self._path.parent
         parts: list[str] = []
         files = [checkpoint.file_beside(clients, folder)]
+        refuse_link(folder)
         if processes.size > 1:
             processes.enter(f"at the checkpoint after round {server.round - 1}")
             last, place = self.round, (processes.rank, processes.size)
@@ -65,6 +69,7 @@ class Checkpoints:
             files = [name for _, _, name in (text.partition("/") for text in told)]
             clients = {}
         if processes.writes:
+            self._check()
             checkpoint.save(self._path, server, clients, self._identity, parts, self._owners)
             checkpoint.keep_only(folder, [*parts, *files])
         self.round = server.round

@@ -20,7 +20,7 @@ from episode.federation.job import EngineSettings, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import COHORTS, Cohorts
 from episode.results.store import NOT_DECIDING
-from episode.runs.config_values import NAMED, apply_override, read_values
+from episode.runs.config_values import NAMED, read_values, refuse_booleans
 from episode.tasks import task_named
 from episode.tasks.settings import TaskSettings
 
@@ -116,10 +116,9 @@ class Experiment:
             "name": self.task_name,
             **self.task.model_dump(mode="json", exclude_none=True, by_alias=True),
         }
-        sections = describe(self.plan(), task, dataclasses.asdict(self.record))
+        sections = describe(self.plan(), task, _given(self.record))
         sections["algorithm"] = self.algorithm.model_dump(mode="json", exclude_none=True)
-        engine = {k: v for k, v in dataclasses.asdict(self.engine).items() if v is not None}
-        return {**sections, "engine": engine}
+        return {**sections, "engine": _given(self.engine)}
 
     @property
     def id(self) -> str:
@@ -143,13 +142,16 @@ class Experiment:
         if extra := rest.keys() - SECTIONS.keys() - {"task", "seed"}:
             raise _unknown_section(min(extra))
         task = _table(rest, "task")
-        name = str(task.pop("name", "digits"))
+        name = task.pop("name", "digits")
+        if not isinstance(name, str):
+            raise EpisodeError(f"task.name is {name!r}: it must be a name.")
         settings = _parse(task_named(name), "task", task)
         built: dict[str, Any] = {}
         for section, kind in SECTIONS.items():
-            given = {**settings.suggestions().get(section, {}), **_table(rest, section)}
+            suggested, chosen = settings.suggestions().get(section, {}), _table(rest, section)
+            given = {**suggested, **chosen}
             if section == "budget":
-                _rounds_from_iterations(given)
+                given = _budget(suggested, chosen)
             if section == "algorithm" and not given.keys() & {"name", "correction", "clipping"}:
                 given["name"] = "episode"
             if kind is Cohorts:
@@ -166,12 +168,14 @@ class _Seed:
     seed: int
 
 
-def read_experiment(path: Path | None, overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment from a TOML file or a run folder, with overrides `schedule.eta=0.3`."""
-    values = read_values(path) if path else {}
-    for override in overrides:
-        apply_override(values, override)
-    experiment = Experiment.from_dict(values)
+def read_experiment(
+    path: Path | None, overrides: Sequence[str] = (), *, found: bool = False
+) -> Experiment:
+    """Read an experiment from a TOML file or a run folder, with overrides `schedule.eta=0.3`.
+
+    Code that a folder names, or a TOML file that was `found` in one, must be in the overrides too.
+    """
+    experiment = Experiment.from_dict(read_values(path, overrides, found=found))
     experiment.plan()
     return experiment
 
@@ -198,6 +202,10 @@ def describe(
         "cohorts": plan.cohorts.to_dict(),
         "record": dict(record),
     }
+
+
+def _given(section: EngineSettings | RecordSettings) -> dict[str, Any]:
+    return {k: v for k, v in dataclasses.asdict(section).items() if v is not None}
 
 
 def identity_of(config: Mapping[str, Any]) -> str:
@@ -251,7 +259,7 @@ def _parse(kind: type[T], section: str, values: Mapping[str, Any]) -> T:
         known = [f"{section}.{n}" for n in names] + ["task.name"] * (section == "task")
         raise unknown("setting", f"{section}.{min(extra)}", known)
     try:
-        return TypeAdapter(kind).validate_python(dict(values))
+        parsed = TypeAdapter(kind).validate_python(dict(values))
     except ValidationError as error:
         problem = error.errors()[0]
         # Of a union's members pydantic names each; the user knows only the setting.
@@ -264,6 +272,8 @@ def _parse(kind: type[T], section: str, values: Mapping[str, Any]) -> T:
             raise EpisodeError(f"{section}: {message}.") from None
         text = message[:1].lower() + message[1:]
         raise EpisodeError(f"{key} is {problem['input']!r}: {text}.") from None
+    refuse_booleans(values, parsed, section)
+    return parsed
 
 
 def _names_of(kind: type) -> list[str]:
@@ -275,11 +285,25 @@ def _names_of(kind: type) -> list[str]:
     return list(getattr(kind, "__dataclass_fields__", ()))  # Cohorts has none: its rules do
 
 
-def _rounds_from_iterations(budget: dict[str, Any]) -> None:
-    """Derive R from the R·I iterations that a task may suggest."""
-    iterations, steps = budget.pop("iterations", None), budget.get("local_steps")
-    if iterations and isinstance(steps, int) and steps > 0:
-        budget.setdefault("rounds", -(-iterations // steps))
+def _budget(suggested: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Derive R from R·I iterations, which may stand for it; what the user gives comes first."""
+    if {"rounds", "iterations"} <= given.keys():
+        raise EpisodeError(
+            "budget.rounds and budget.iterations are both given, but iterations are rounds times "
+            "local steps: leave one of them out."
+        )
+    budget = {**suggested, **given}
+    iterations = budget.pop("iterations", None)
+    if iterations is None or ("rounds" in budget and "iterations" not in given):
+        return budget
+    if type(iterations) is not int or iterations < 1:
+        raise EpisodeError(
+            f"budget.iterations is {iterations!r}: it must be a whole number of 1 or more."
+        )
+    steps = budget.get("local_steps")
+    if not isinstance(steps, int) or steps < 1:
+        steps = 1  # which is what the user will hear of
+    return {**budget, "rounds": -(-iterations // steps)}
 
 
 def _unknown_section(given: str) -> EpisodeError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 import platform
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,36 +15,75 @@ from torch import Tensor
 
 from episode.errors import EpisodeError, differences
 from episode.federation.checkpoint import write_tensors
-from episode.files import write_whole
-from episode.results import store
+from episode.files import is_open_file, lock, open_to_append, refuse_link, write_whole
+from episode.results import per_client, store
 from episode.version import __version__
 
 
+class Lines:
+    """A file of lines of JSON, to which lines are appended once it is open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+
+    def rewrite(self, records: Iterable[dict[str, Any]]) -> None:
+        """Replace the file as a whole."""
+        text = "".join(store.dumps(record) + "\n" for record in records)
+        write_whole(self._path, text.encode(), only_writer=True)  # the folder is locked
+
+    def open(self) -> None:
+        """Open the file for lines to come."""
+        self._file = open_to_append(self._path)
+
+    def is_in_place(self) -> bool:
+        """Whether the file that is open, if one is, is still the one in the folder."""
+        return self._file is None or is_open_file(self._file, self._path)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Append a line."""
+        assert self._file is not None
+        self._file.write(store.dumps(record) + "\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Force appended lines to the disk."""
+        if self._file:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        if self._file:
+            self._file.close()
+
+
 class RunFolder:
-    """The folder of one run; it is locked while open."""
+    """The folder of one run; it is locked while open.
+
+    Before anything is written, it must still be the folder that was locked: one that was removed
+    and used again belongs to another run.
+    """
 
     def __init__(self, path: Path, config: dict[str, Any], identity: str) -> None:
         self.path = path
         self.identity = identity
         self._config = config
         self._lock: IO[str] | None = None
-        self._rounds: IO[str] | None = None
+        self._rounds = Lines(path / store.ROUNDS)
+        self._clients = Lines(path / per_client.CLIENTS)
 
     def __enter__(self) -> RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / ".lock").open("w")
+            self._lock = lock(self.path / store.LOCK)
         except OSError as error:
             raise EpisodeError(
                 f"The folder {self.path} cannot be written: {error.strerror}."
             ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
+        if self._lock is None:
             raise EpisodeError(
                 f"Another process is writing to {self.path}: wait for it, or choose another folder."
-            ) from None
+            )
         try:
             self._claim()
         except BaseException:
@@ -53,24 +92,37 @@ class RunFolder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._rounds:
-            self._rounds.close()
+        self._rounds.close()
+        self._clients.close()
         if self._lock:
             self._lock.close()
 
+    def check(self) -> None:
+        """Raise an error unless this is still the folder that was locked, with no links in it."""
+        assert self._lock is not None
+        mine = is_open_file(self._lock, self.path / store.LOCK)
+        if not (mine and self._rounds.is_in_place() and self._clients.is_in_place()):
+            raise EpisodeError(
+                f"The folder {self.path} was removed or replaced during this run, which therefore "
+                "stops: start it again, in a folder of its own."
+            )
+        refuse_link(self.path / Path(store.CHECKPOINT).parent)
+
     def rounds(self) -> list[dict[str, Any]]:
-        """Return the records of all rounds written."""
-        return store.read_rounds(self.path / store.ROUNDS)
+        """Return the records of all rounds written; if the run has ended, there must be all."""
+        found = store.read_rounds(self.path / store.ROUNDS)
+        store.check_complete(self.path, len(found), self.summary() or {})
+        return found
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a run that has ended, else None."""
-        path = self.path / store.SUMMARY
-        return store.read_json(path) if path.exists() else None
+        return store.read_summary(self.path) or None
 
     def forget_failure(self) -> None:
         """Remove the summary of a failed run, because the run goes on."""
         ended = self.summary()
         if ended is not None and ended["status"] == "failed":
+            self.check()
             (self.path / store.SUMMARY).unlink()
 
     def keep_rounds(self, count: int) -> list[dict[str, Any]]:
@@ -82,25 +134,48 @@ class RunFolder:
                 f"{path} has {len(kept)} rounds, but the checkpoint was written after {count}: "
                 "remove the folder to start afresh."
             )
-        self._write(store.ROUNDS, "".join(store.dumps(r) + "\n" for r in kept))
-        self._rounds = path.open("a")
+        self.check()
+        self._rounds.rewrite(kept)
+        self._rounds.open()
         return kept
 
-    def append(self, record: dict[str, Any]) -> None:
-        """Append a line to rounds.jsonl."""
-        assert self._rounds is not None
-        self._rounds.write(store.dumps(record) + "\n")
-        self._rounds.flush()
+    def clients(self) -> list[dict[str, Any]]:
+        """Return the records of each client in all rounds written."""
+        return per_client.read_lines(self.path)
+
+    def keep_clients(self, count: int, goes_on: bool) -> list[dict[str, Any]]:
+        """Drop what was written of clients after the checkpoint.
+
+        Args:
+            count: Rounds of the checkpoint. Some may be missing, if the records were off.
+            goes_on: Whether records of the rounds that follow are appended.
+        """
+        kept = [line for line in self.clients() if line["round"] < count]
+        self.check()
+        if goes_on or (self.path / per_client.CLIENTS).exists():
+            self._clients.rewrite(kept)
+        if goes_on:
+            self._clients.open()
+        return kept
+
+    def append(self, record: dict[str, Any], clients: dict[str, Any] | None = None) -> None:
+        """Append a line to rounds.jsonl and, if it is given, one to clients.jsonl."""
+        self.check()
+        self._rounds.append(record)
+        if clients is not None:
+            self._clients.append(clients)
 
     def sync(self) -> None:
         """Force appended rounds to the disk, before a checkpoint counts on them."""
-        assert self._rounds is not None
-        os.fsync(self._rounds.fileno())
+        self._rounds.sync()
+        self._clients.sync()
 
     def finish(self, summary: dict[str, Any], model: dict[str, Tensor] | None = None) -> None:
         """Write the model, then the summary: a folder with a summary is complete."""
         if model is not None:
-            copies = {name: t.detach().cpu().clone() for name, t in model.items()}
+            tensors = {name: t for name, t in model.items() if isinstance(t, Tensor)}
+            copies = {name: _storable(t) for name, t in tensors.items()}
+            self.check()
             write_tensors(self.path / store.MODEL, copies)
         self._write(store.SUMMARY, store.dumps(summary, indent=2) + "\n")
 
@@ -108,6 +183,10 @@ class RunFolder:
         """Store who has which labels, for reports."""
         if counts is not None:
             self._write(store.PARTITION, store.dumps(dataclasses.asdict(counts)) + "\n")
+
+    def write_client_names(self, names: Sequence[str]) -> None:
+        """Store the names of the clients, for tables and reports."""
+        self._write(per_client.CLIENT_NAMES, store.dumps([*names]) + "\n")
 
     def _claim(self) -> None:
         """Claim the folder for this run, or raise an error if it holds another."""
@@ -117,19 +196,37 @@ class RunFolder:
             values = {**self._config, "id": self.identity}
             self._write(store.CONFIG, store.dumps(values, indent=2) + "\n")
             return
-        found = store.read_json(path)
-        if not isinstance(found, dict) or found.get("id") != self.identity:
+        found = store.read_config(self.path)
+        if found.get("id") != self.identity:
             config = store.loads(store.dumps(self._config))
-            keys = differences(found, config) if isinstance(found, dict) else {}
+            keys = differences(found, config)
             differing = [key for key in keys if key not in (*store.NOT_DECIDING, "id")]
             where = f" (they differ in {', '.join(differing)})" if differing else ""
             raise EpisodeError(
                 f"The folder {self.path} holds a run of another configuration{where}: "
-                "choose another folder, or remove this one."
+                f"choose another folder, or remove this one{_hint(differing)}."
             )
 
     def _write(self, name: str, text: str) -> None:
+        self.check()
         write_whole(self.path / name, text.encode(), only_writer=True)  # we hold the lock
+
+
+def _storable(tensor: Tensor) -> Tensor:
+    """Return a copy that safetensors can store; complex128 become pairs, sparse tensors dense."""
+    values = tensor.detach().cpu()
+    if values.layout != torch.strided:
+        values = values.to_dense()
+    if values.dtype == torch.complex128:
+        values = torch.view_as_real(values.resolve_conj())
+    return values.clone(memory_format=torch.contiguous_format)
+
+
+def _hint(differing: list[str]) -> str:
+    """Say how a model gets the initial weights that it had before, if only they differ."""
+    if differing != ["task.initial_state"]:
+        return ""
+    return "; to go on with it, build the model as before, after the same torch.manual_seed"
 
 
 def environment() -> dict[str, Any]:

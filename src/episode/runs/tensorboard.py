@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from episode.errors import EpisodeError
+from episode.files import refuse_link
 from episode.runs.records import Observe, Record
 
 EVENTS = "events"
@@ -39,6 +40,7 @@ def tensorboard_events(folder: Path) -> Iterator[Observe]:
         def observe(record: Record) -> None:
             step = record["round"]
             if not writers:
+                refuse_link(folder / EVENTS)
                 make = SummaryWriter(str(folder / EVENTS), purge_step=step, flush_secs=5)
                 writers.append(stack.enter_context(make))
             values = {f"round/{k}": record.get(k) for k in ROUND}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,14 +18,15 @@ from episode.federation import checkpoint
 from episode.federation.job import EngineSettings, Job
 from episode.federation.owners import Owners
 from episode.federation.processes import Processes
-from episode.federation.protocols import Engine, Request, Task
+from episode.federation.protocols import Engine, Evaluation, Request, Task
 from episode.federation.rounds import Rounds, divergence
 from episode.federation.state import ClientState, ServerState, Status
-from episode.results import store
+from episode.results import per_client, store
+from episode.runs.building import build_task, check_holdout, client_names
 from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import Experiment, identity_of
 from episode.runs.folder import RunFolder
-from episode.runs.records import History, Observe, Record, Run, make_record
+from episode.runs.records import History, Observe, Record, Run, client_line, make_record
 from episode.tasks.settings import Share
 
 
@@ -67,7 +68,7 @@ def job_of(
     owners = None if sizes is None else Owners(sizes, processes.size)
     if owners is not None:
         share = Share(owners.clients(processes.rank))
-    task = settings.build_share(share or Share(), seed, device)
+    task = build_task(experiment, device, share)
     job = Job(
         plan=experiment.plan(),
         task=task,
@@ -78,6 +79,7 @@ def job_of(
         owners=owners or owners_of(task, processes),
     )
     job.plan.check(job.task.num_clients)
+    check_holdout(job.record, job.task)
     return job
 
 
@@ -143,6 +145,13 @@ class _Training:
     checkpoints: Checkpoints | None = None
     saved_at: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self) -> None:
+        task = self.job.task
+        self.keeps_clients = self.job.record.keeps_clients(task.num_clients)
+        evaluates = self.keeps_clients and task.evaluates_clients
+        self.evaluated: Sequence[int] = range(task.num_clients) if evaluates else ()
+        self.history.client_names = client_names(task)
+
     def play(self) -> Run:
         if self.files:
             self.files.forget_failure()
@@ -154,6 +163,9 @@ class _Training:
             return self._read_back(server, ended)
         if self.files:
             self.history.extend(self.files.keep_rounds(server.round))
+            self.history.client_lines = self.files.keep_clients(server.round, self.keeps_clients)
+            if self.job.task.client_names:
+                self.files.write_client_names(self.history.client_names)
             self.files.write_label_counts(self.job.task.label_counts)
         try:
             with registry.opener_of(self.job)(self.job) as engine:
@@ -161,7 +173,7 @@ class _Training:
                 return self._rounds(server, engine)
         except Exception as error:
             if self.files:
-                with contextlib.suppress(OSError):  # a full disk may be why it failed
+                with contextlib.suppress(OSError, EpisodeError):  # the disk may be full
                     self.files.finish({"status": "failed", "reason": str(error)})
             raise
 
@@ -172,7 +184,8 @@ class _Training:
         if folder is not None:
             diverged = ended is not None and ended["status"] == "diverged"
             path = folder / (store.LAST_FINITE if diverged else store.CHECKPOINT)
-            self.checkpoints = Checkpoints(path, self.job)
+            check = self.files.check if self.files else lambda: None
+            self.checkpoints = Checkpoints(path, self.job, check)
             found = self.checkpoints.read()
         if found is None and ended is not None:
             raise EpisodeError(
@@ -184,6 +197,7 @@ class _Training:
         """Return a run that has ended; its model is written again in case the file is damaged."""
         if self.files:
             self.history.extend(self.files.rounds())
+            self.history.client_lines = self.files.clients()
             self.files.finish(ended, self.job.task.state_dict(server.x, server.buffers))
             if self.observe:
                 self.observe(self.history[-1])
@@ -199,10 +213,12 @@ class _Training:
             telemetry = rounds.play(server)
             reason = divergence(server, telemetry)
             record = {**make_record(telemetry, server), **engine.notes()}
+            found = Evaluation()
             if reason is None and self._evaluation_is_due(server.round):
-                found = engine.evaluate(self.job.task, server.x, server.buffers)
+                found = engine.evaluate(self.job.task, server.x, server.buffers, self.evaluated)
                 record["metrics"] = found.metrics
-            self._write_down(record)
+            line = client_line(telemetry, found.clients) if self.keeps_clients else None
+            self._write_down(record, line)
             if reason is not None:
                 return self._end_diverged(before, server, reason)
             requests = engine.requests()
@@ -225,10 +241,12 @@ class _Training:
         every = self.job.record.evaluate_every * plan.rounds_of_one_step
         return rounds_played == plan.rounds_to_play or bool(every and rounds_played % every == 0)
 
-    def _write_down(self, record: Record) -> None:
+    def _write_down(self, record: Record, clients: Record | None) -> None:
         self.history.append(record)
+        if clients is not None:
+            self.history.client_lines.append(clients)
         if self.files:
-            self.files.append(record)
+            self.files.append(record, clients)
         if self.observe:
             self.observe(record)
 
@@ -247,6 +265,7 @@ class _Training:
         """
         if self.files:
             path = self.files.path / store.LAST_FINITE
+            self.files.check()
             checkpoint.save(path, before, {}, self.files.identity)
         summary = self._summary("diverged", server)
         summary["reason"] = f"{reason} in round {self.history[-1]['round']}"
@@ -255,12 +274,14 @@ class _Training:
 
     def _summary(self, status: Status, server: ServerState) -> Record:
         metrics: Record = next((r["metrics"] for r in self.history[::-1] if "metrics" in r), {})
+        clients = per_client.summarise(self.history.client_lines, self.history.client_names)
         return {
             "status": status,
             "rounds": server.round,
             **dataclasses.asdict(server.counts),
             "loss": self.history[-1]["loss"],
             "metrics": metrics,
+            **({per_client.PER_CLIENT: clients} if clients else {}),
             **self.job.processes.summary(),
         }
 
@@ -278,4 +299,5 @@ class _Training:
             server.buffers,
             self.job.folder,
             self.job.task.install(server.x, server.buffers),
+            self.history.client_names,
         )

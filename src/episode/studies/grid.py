@@ -36,7 +36,7 @@ def read_grid(
     Raises:
         EpisodeError: a setting or value has a mistake, or nothing varies.
     """
-    values = read_values(path) if path else {}
+    values = read_values(path, overrides)
     axes = dict(_axes_in(values.pop(SECTION, {})))
     varied = [parse_axis(text) for text in over]
     for key, chosen in varied:
@@ -45,7 +45,6 @@ def read_grid(
         axes[key] = chosen
     varied_keys = {_without_name(key) for key in axes}
     for override in overrides:
-        apply_override(values, override)
         if (key := _without_name(override.partition("=")[0])) in varied_keys:
             raise EpisodeError(f"{key} is both set and varied: leave one of them out.")
     if not axes:

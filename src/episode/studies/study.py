@@ -94,6 +94,7 @@ def open_study(study: Study) -> Any:
     optuna = import_optuna()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     _, maximise = study.criterion()
+    (study.folder / DATABASE).touch()  # SQLite itself would not give it the mode of the umask
     try:
         return optuna.create_study(
             storage=f"sqlite:///{study.folder / DATABASE}",

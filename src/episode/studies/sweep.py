@@ -5,18 +5,18 @@ Runs that have ended are skipped, stopped runs are resumed, and a diverged run i
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from episode.engines.registry import engine_class
 from episode.engines.rendezvous import under_torchrun
 from episode.errors import ClientError, EpisodeError
+from episode.files import lock, refuse_link
 from episode.results import store
 from episode.runs.config import Experiment
 from episode.runs.observers import tracked
@@ -123,6 +123,7 @@ def play(
 
     Every run of a sweep, a study, the demo and a recipe starts here.
     """
+    refuse_link(folder)
     with prepared(lambda: experiment) as (_, job):
         return train(job, folder, observe, stop).summary
 
@@ -167,8 +168,7 @@ def _play_in_this_process(
 
 def _earlier_outcome(folder: Path, experiment: Experiment) -> RunOutcome | None:
     """Outcome of a run that has ended already, read from its summary; None for all others."""
-    path = folder / experiment.name / store.SUMMARY
-    summary = store.read_json(path) if path.exists() else {}
+    summary = store.read_summary(folder / experiment.name)
     if summary.get("status") not in ("finished", "diverged"):
         return None
     return RunOutcome(experiment.name, summary["status"], summary.get("reason", ""), skipped=True)
@@ -182,24 +182,12 @@ def _locked(folder: Path) -> Iterator[None]:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = try_lock(folder / LOCK)
+        held = lock(folder / LOCK)
     except OSError as error:
         raise EpisodeError(f"The folder {folder} cannot be written: {error.strerror}.") from None
-    if lock is None:
+    if held is None:
         raise EpisodeError(
             f"Another sweep is running in {folder}: wait for it, or choose another --folder."
         )
-    with lock:
+    with held:
         yield
-
-
-def try_lock(path: Path) -> IO[str] | None:
-    """Lock a file until it is closed; None if another process holds the lock."""
-    lock = path.open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    lock.write(str(os.getpid()))
-    return lock

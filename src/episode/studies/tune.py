@@ -7,7 +7,6 @@ a lock was left behind by a process that died, and the next process resumes it.
 
 from __future__ import annotations
 
-import fcntl
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,12 +15,21 @@ from pathlib import Path
 from typing import IO, Any
 
 from episode.errors import EpisodeError, differences
+from episode.files import lock, refuse_link
 from episode.results import store
+from episode.runs.building import build_task
 from episode.runs.config import Experiment, to_toml
 from episode.runs.records import Observe, Record
 from episode.studies.search_space import experiment_at
-from episode.studies.study import Study, import_optuna, open_study, sampler_of, suggest
-from episode.studies.sweep import Stop, Watch, play, try_lock
+from episode.studies.study import (
+    DATABASE,
+    Study,
+    import_optuna,
+    open_study,
+    sampler_of,
+    suggest,
+)
+from episode.studies.sweep import Stop, Watch, play
 
 STUDY = "study.json"
 RUNS = "runs"
@@ -64,13 +72,15 @@ class StudyRunner:
         if not (folder / STUDY).exists():
             _check_folder(folder)
             _check_metric(self.study)
+        for name in (LOCKS, RUNS, DATABASE):
+            refuse_link(folder / name)
         (folder / LOCKS).mkdir(parents=True, exist_ok=True)
         with _locked(folder / LOCKS / "study"):
             _claim(self.study)
             opened = open_study(self.study)
         while (mine := self._next(opened)) is not None:
-            trial, lock = mine
-            with lock:
+            trial, held = mine
+            with held:
                 self._play(opened, trial)
         running = import_optuna().trial.TrialState.RUNNING
         self.running_elsewhere = len(opened.get_trials(deepcopy=False, states=(running,)))
@@ -85,38 +95,38 @@ class StudyRunner:
         counted = (state.COMPLETE, state.PRUNED, state.RUNNING)
         with _locked(self.study.folder / LOCKS / "study"):
             for frozen in opened.get_trials(deepcopy=False, states=(state.RUNNING,)):
-                lock = try_lock(self._lock_of(frozen.number))
-                if lock is None:
+                held = lock(self._lock_of(frozen.number))
+                if held is None:
                     continue
                 if self._can_be_completed(frozen):
                     there = opened.get_trials(deepcopy=False, states=counted)
                     before = sum(t.number < frozen.number for t in there)
                     opened.sampler = sampler_of(self.study, before)
                     trial = optuna.trial.Trial(opened, frozen._trial_id)
-                    return self._choose(opened, trial, lock)
+                    return self._choose(opened, trial, held)
                 opened.tell(frozen.number, state=state.FAIL)  # its point is drawn again, below
-                lock.close()
+                held.close()
             done = opened.get_trials(deepcopy=False, states=counted)
             if len(done) >= self.study.total_trials:
                 return None
             opened.sampler = sampler_of(self.study, len(done))
             trial = opened.ask()
-            lock = try_lock(self._lock_of(trial.number))
-            assert lock is not None
-            return self._choose(opened, trial, lock)
+            held = lock(self._lock_of(trial.number))
+            assert held is not None
+            return self._choose(opened, trial, held)
 
-    def _choose(self, opened: Any, trial: Any, lock: IO[str]) -> tuple[Any, IO[str]]:
+    def _choose(self, opened: Any, trial: Any, held: IO[str]) -> tuple[Any, IO[str]]:
         """Choose a value for every searched setting that the trial does not have yet."""
         try:
             for name, values in self.study.space.items():
                 suggest(trial, name, values)
         except BaseException:
-            lock.close()
+            held.close()
             raise
         # After the last point, a grid sampler would try to stop Optuna's own loop, which is not
         # running here.
         opened.sampler = import_optuna().samplers.RandomSampler(seed=0)
-        return trial, lock
+        return trial, held
 
     def _can_be_completed(self, frozen: Any) -> bool:
         """Whether the rest of a trial's point can be chosen as if its process had not died.
@@ -231,7 +241,7 @@ def _claim(study: Study) -> None:
     if not path.exists():
         store.write_text(path, store.dumps(ours, indent=2) + "\n")
         return
-    if differing := differences(store.read_json(path), ours):
+    if differing := differences(store.read_table(path), ours):
         raise EpisodeError(
             f"The study in {study.folder} is another one (they differ in "
             f"{', '.join(differing)}): choose another --folder."
@@ -250,7 +260,7 @@ def _check_folder(folder: Path) -> None:
 def _check_metric(study: Study) -> None:
     """Check before any trial that the task has the metric; on Flower, sites may add their own."""
     if study.metric is not None and study.base().engine.name != "flower":
-        task = study.base().task.build(study.base().seed, "cpu")
+        task = build_task(study.base(), "cpu")
         _require_metric(study.metric, task.evaluate(*task.initial()))
 
 
@@ -263,6 +273,7 @@ def _require_metric(metric: str, metrics: Mapping[str, float]) -> None:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Wait for a lock that processes hold only for moments."""
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    held = lock(path, wait=True)
+    assert held is not None
+    with held:
         yield

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from episode.data.batches import LabelledDataset
 from episode.data.storage import fingerprint, prepare_arrays
 from episode.data.word_vectors import describe_vectors, require_vectors
 from episode.errors import EpisodeError
@@ -80,17 +81,26 @@ def told(agreed: Mapping[str, Any], client: int) -> dict[str, Any]:
     }
 
 
-def data_of_nobody(agreed: Mapping[str, Any], summary: str, seed: int) -> ClassificationData:
-    """Return the data of a server that has none; it knows who has which labels."""
+def data_of_nobody(
+    agreed: Mapping[str, Any], summary: str, seed: int, evaluates_own: bool
+) -> ClassificationData:
+    """Return the data of a server that has none; it knows who has which labels.
+
+    Args:
+        agreed: What the sites have agreed on.
+        summary: How the data are distributed, in words.
+        seed: Random seed of the run.
+        evaluates_own: Whether each site evaluates the model on examples of its own.
+    """
     counts = LabelCounts(
         ", ".join(filter(None, [summary, f"seed {seed}"])),
         agreed["labels"],
         agreed["names"],
         [[own.get(label, 0) for label in agreed["labels"]] for own in agreed["counts"]],
     )
-    return ClassificationData(
-        None, {}, {}, len(agreed["sizes"]), sum(agreed["sizes"]), Split(None, ()), counts
-    )
+    sizes, nothing = agreed["sizes"], Split(None, ())
+    own: dict[int, LabelledDataset] | None = {} if evaluates_own else None
+    return ClassificationData(None, {}, {}, len(sizes), sum(sizes), nothing, counts, own)
 
 
 def count_by_label(labels: Tensor, names: Sequence[str]) -> dict[str, int]:

@@ -16,14 +16,16 @@ from episode.data.partition import Partition
 from episode.data.sources.source import not_trained_on
 from episode.randomness import derive
 from episode.results.store import LabelCounts
-from episode.tasks.evaluation import Split, SplitEvaluation, chosen_rows, own_blocks
+from episode.tasks.client_evaluation import EvaluateClient
+from episode.tasks.evaluation import Split, SplitEvaluation, chosen_rows, one_client, own_blocks
+from episode.tasks.holdout import HoldoutSettings
 from episode.tasks.losses import LOSSES, LossName
 from episode.tasks.neural import Loss, NeuralTask
 from episode.tasks.precision import Precision
-from episode.tasks.settings import Share, TaskSettings
+from episode.tasks.settings import Share
 
 
-class ClassificationSettings(TaskSettings):
+class ClassificationSettings(HoldoutSettings):
     """Settings that every classification task has."""
 
     splits: ClassVar[tuple[str, ...]] = ("test", "validation")
@@ -54,6 +56,8 @@ class ClassificationData:
     held_out: Split
     """The held-out examples that are measured here."""
     label_counts: LabelCounts | None = None
+    own: Mapping[int, LabelledDataset] | None = None
+    """What the model is evaluated on for each client that is here; None if it is for no client."""
 
     @classmethod
     def of(
@@ -63,7 +67,9 @@ class ClassificationData:
         ends = list(itertools.accumulate(map(len, partition.parts), initial=0))
         parts = dict(enumerate(partition.parts))
         starts = {client: ends[client] for client in parts}
-        return cls(train, parts, starts, len(parts), ends[-1], held_out, counts)
+        kept = partition.held_out
+        own = None if kept is None else {c: train.select(rows) for c, rows in enumerate(kept)}
+        return cls(train, parts, starts, len(parts), ends[-1], held_out, counts, own)
 
     def restricted_to(self, share: Share) -> ClassificationData:
         """Return the data of some clients, which keep nothing of the others in memory."""
@@ -83,6 +89,7 @@ class ClassificationData:
             parts=dict(zip(parts, rows, strict=True)),
             starts={client: self.starts[client] for client in parts},
             held_out=held_out,
+            own=None if self.own is None else {c: self.own[c].compact() for c in parts},
         )
 
 
@@ -138,8 +145,16 @@ def classifier(
         precision=settings.precision,
         label_counts=counts,
         client_names=counts.clients if counts else (),
+        held_out=data.own,
+        evaluate_client=None if data.own is None else evaluation_of_own(settings),
         num_clients=data.num_clients,
     )
+
+
+def evaluation_of_own(settings: ClassificationSettings) -> EvaluateClient:
+    """Return a function that measures loss and accuracy on one client's own examples."""
+    name = "holdout" if settings.holdout else settings.evaluate_on
+    return lambda model, data: one_client(settings.loss, name, data)(model)
 
 
 def batch_loss(name: LossName) -> Loss:

@@ -14,21 +14,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from episode.data.batches import LabelledDataset
+from episode.data.holdout import hold_out_parts
 from episode.data.partition import Partition, by_similarity
 from episode.models.elman import ElmanClassifier
 from episode.randomness import Key, derive, permutation
 from episode.tasks.classification import ClassificationData
-from episode.tasks.evaluation import Split, SplitEvaluation, dealt_blocks, own_blocks
+from episode.tasks.evaluation import Split, SplitEvaluation, dealt_blocks, one_client, own_blocks
+from episode.tasks.holdout import HoldoutSettings
 from episode.tasks.neural import NeuralTask
 from episode.tasks.partitioned import VALIDATION_SHARE
-from episode.tasks.settings import Share, TaskSettings
+from episode.tasks.settings import Share
 
 PIXELS = 64
 CLASSES = 10
 TEST_SHARE = 0.2
 
 
-class Digits(TaskSettings):
+class Digits(HoldoutSettings):
     """scikit-learn's 1,797 digits of 8 x 8 pixels, distributed to clients by similarity s.
 
     A fifth is for testing; the split is the same for every seed. A digit is read in `time_steps`
@@ -84,6 +86,8 @@ class Digits(TaskSettings):
             ),
             label_counts=counts,
             client_names=counts.clients,
+            held_out=data.own,
+            evaluate_client=None if data.own is None else _on_own_digits,
             num_clients=self.num_clients,
         )
 
@@ -96,7 +100,8 @@ class Digits(TaskSettings):
 
     def _partition(self, labels: Tensor, seed: int) -> Partition:
         parts = by_similarity(labels, self.num_clients, self.similarity, seed)
-        return Partition(labels, tuple(map(str, range(CLASSES))), parts)
+        whole = Partition(labels, tuple(map(str, range(CLASSES))), parts)
+        return hold_out_parts(whole, self.holdout, seed)
 
 
 def load_digits_sequences(
@@ -168,6 +173,10 @@ class _Examples(LabelledDataset):
 
     def compact(self) -> _Examples:
         return _Examples(*self.tensors())
+
+
+def _on_own_digits(model: nn.Module, data: LabelledDataset) -> dict[str, float]:
+    return one_client("cross_entropy", "holdout", data)(model)
 
 
 def _read_digits() -> tuple[np.ndarray, np.ndarray]:

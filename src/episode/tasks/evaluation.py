@@ -89,6 +89,12 @@ def chosen_rows(
     return found
 
 
+def one_client(loss: LossName, split: str, data: BatchDataset) -> SplitEvaluation:
+    """Return the evaluation on one client's examples alone."""
+    blocks = own_blocks({0: torch.arange(len(data))}, 1)
+    return SplitEvaluation(loss, {split: Split(data, blocks)})
+
+
 class SplitEvaluation(SharedEvaluation):
     """Loss and accuracy on each split, as `<split>_loss` and `<split>_accuracy`.
 

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
+from episode.arguments import seed_number
 from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
 from episode.data.clients import ClientBatches, LazyClients
-from episode.errors import ClientError, EpisodeError
 from episode.federation.protocols import Draw, Objective, Task
 from episode.federation.state import Buffers
 from episode.randomness import derive
 from episode.results.store import LabelCounts
+from episode.tasks.checks import (
+    check_clients,
+    check_functions,
+    check_model,
+    warn_of_small_clients,
+)
+from episode.tasks.client_evaluation import (
+    ClientEvaluation,
+    Datasets,
+    EvaluateClient,
+    as_metrics,
+    mean_loss,
+)
+from episode.tasks.model_buffers import float_type, read_buffers, write_buffers
 from episode.tasks.precision import Precision, check_precision
 from episode.tasks.second_derivatives import hessian_product
+from episode.tasks.trial import copy_of, try_loss
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """Returns the mean loss of a batch, given the model and the batch."""
@@ -70,6 +84,10 @@ class NeuralTask(Task):
             steps keep the model's own precision.
         label_counts: How many examples of each label the clients have, to store with a run.
         client_names: Names of all clients, for tables and reports.
+        held_out: One dataset per client that it does not train on, as `clients`; None or an empty
+            one for a client that has none.
+        evaluate_client: Returns metrics by name from the model in evaluation mode and one client's
+            held-out dataset; by default the mean of `loss`, as `holdout_loss`.
         num_clients: Number N of all clients, if `clients` are not all of them.
 
     Raises:
@@ -101,35 +119,49 @@ class NeuralTask(Task):
         precision: Precision = "float32",
         label_counts: LabelCounts | None = None,
         client_names: Sequence[str] = (),
+        held_out: Datasets | None = None,
+        evaluate_client: EvaluateClient | None = None,
         num_clients: int | None = None,
     ) -> None:
-        _check(model, clients, loss, batch_size, num_clients)
+        check_model(model)
+        check_functions(loss, evaluate, collate)
+        check_clients(clients, batch_size, num_clients)
         check_precision(precision, next(model.parameters()).device.type)
         self.precision = precision
         self.model = model
         self.loss = loss
-        self.seed = seed
+        self.seed = seed_number(seed)
         self.label_counts = label_counts
         self.client_names = client_names
         self.num_clients = num_clients or len(clients)
         self._clients = clients
         self._evaluate = evaluate
+        by_loss = mean_loss(self._loss_on_device, batch_size, collate)
+        self._client_evaluation = ClientEvaluation.of(self, held_out, evaluate_client, by_loss)
         numbers = sorted(clients) if isinstance(clients, Mapping) else range(len(clients))
         self.batches = ClientBatches(
             lambda client: Batches(clients[client], batch_size, seed, client, collate), numbers
         )
         if isinstance(clients, (list, tuple, Mapping)):
-            _warn_of_small_clients(self.batches, batch_size)
+            warn_of_small_clients(self.batches, batch_size)
         self.draws_random_numbers = False  # until the first loss is tried
         replica = _Replica(self)
         self._start = replica.x.clone(), replica.buffers()
         if numbers:
-            self.draws_random_numbers = _try_loss(replica, numbers[0])
-        self._evaluated_replica = _Replica(self) if evaluate else None
+            draw = Draw(numbers[0], "local", 0)
+            self.draws_random_numbers = try_loss(
+                lambda: replica.loss(draw), replica.module, model, draw.client
+            )
+        evaluates = evaluate is not None or self.evaluates_clients
+        self._evaluated_replica = _Replica(self) if evaluates else None
 
     @property
     def clients(self) -> Sequence[int]:
         return list(self.batches)
+
+    @property
+    def evaluates_clients(self) -> bool:
+        return self._client_evaluation is not None
 
     def examples(self, client: int) -> int:
         known = self._clients.examples if isinstance(self._clients, LazyClients) else None
@@ -144,14 +176,14 @@ class NeuralTask(Task):
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
         if self._evaluate is None:
             return {}
-        metrics = self._evaluated(self._evaluate, x, buffers)
-        try:
-            return {str(name): float(value) for name, value in metrics.items()}
-        except (AttributeError, TypeError, ValueError, RuntimeError):
-            raise EpisodeError(
-                f"evaluate(model) returned {_short(metrics)}: it must return a dict of names and "
-                'numbers, for example {"accuracy": 0.9}.'
-            ) from None
+        return as_metrics(self._evaluated(self._evaluate, x, buffers), "evaluate(model)")
+
+    def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> dict[str, float]:
+        if self._client_evaluation is None:
+            return {}
+        evaluate = partial(self._client_evaluation, client)
+        found: dict[str, float] = self._evaluated(evaluate, x, buffers)
+        return found
 
     def evaluate_part(self, x: Tensor, buffers: Buffers) -> dict[str, Any] | None:
         if not isinstance(self._evaluate, SharedEvaluation):
@@ -176,12 +208,15 @@ class NeuralTask(Task):
         with torch.no_grad(), self.autocast(x.device):
             return function(replica.module.eval())
 
+    def _loss_on_device(self, model: nn.Module, batch: Any) -> Tensor:
+        return self.loss(model, to_device(batch, next(model.parameters()).device))
+
     def install(self, x: Tensor, buffers: Buffers) -> nn.Module:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         with torch.no_grad():
             for p, values in zip(parameters, cut(x, [p.detach() for p in parameters]), strict=True):
                 p.copy_(values)
-        _write_buffers(self.model, buffers)
+        write_buffers(self.model, buffers)
         return self.model
 
     def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor]:
@@ -202,13 +237,13 @@ class _Replica(Objective):
 
     def __init__(self, task: NeuralTask) -> None:
         self._task = task
-        frozen = {id(p): p for p in task.model.parameters() if not p.requires_grad}
-        self.module = copy.deepcopy(task.model, frozen).train()
+        self.module = copy_of(task.model).train()
         self._parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.x = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         self.blocks: Vector = cut(self.x, [p.detach() for p in self._parameters])
         self._device = self.x.device
         self._has_buffers = any(True for _ in self.module.buffers())
+        self._buffer_type = float_type(self.module, self.x)
         self._autocast = task.autocast(self._device)  # slower to make than to enter
         self._attach()
 
@@ -229,18 +264,12 @@ class _Replica(Objective):
     def load_buffers(self, buffers: Buffers) -> None:
         self._attach()
         if self._has_buffers:
-            _write_buffers(self.module, buffers)
+            write_buffers(self.module, buffers)
 
     def buffers(self) -> Buffers:
         if not self._has_buffers:
             return Buffers()
-        values = [b.detach().reshape(-1) for b in self.module.buffers()]
-        floats = [v.to(self.x.dtype) for v in values if v.is_floating_point()]
-        integers = [v.to(torch.int64) for v in values if not v.is_floating_point()]
-        return Buffers(
-            torch.cat(floats) if floats else self.x.new_empty(0),
-            torch.cat(integers) if integers else self.x.new_empty(0, dtype=torch.int64),
-        )
+        return read_buffers(self.module, self._buffer_type, self._device)
 
     def loss(self, draw: Draw) -> Tensor:
         """Return the loss F_i(x; ξ), with its graph."""
@@ -258,15 +287,6 @@ class _Replica(Objective):
                 p.data = view
 
 
-def _write_buffers(model: nn.Module, buffers: Buffers) -> None:
-    left = {True: buffers.floats, False: buffers.integers}
-    with torch.no_grad():
-        for buffer in model.buffers():
-            kind, size = buffer.is_floating_point(), buffer.numel()
-            buffer.copy_(left[kind][:size].view(buffer.shape))
-            left[kind] = left[kind][size:]
-
-
 def to_device(batch: Any, device: torch.device) -> Any:
     """Return the batch on the device; tensors may be nested in dicts, tuples and lists."""
     if isinstance(batch, Tensor):
@@ -279,84 +299,3 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, (tuple, list)):
         return type(batch)(to_device(value, device) for value in batch)
     return batch
-
-
-def _warn_of_small_clients(batches: Mapping[int, Batches], batch_size: int) -> None:
-    small = [client for client in batches if batches[client].batch_size < batch_size]
-    if small:
-        names = f"Clients {small} have" if len(small) > 1 else f"Client {small[0]} has"
-        warnings.warn(
-            f"{names} fewer examples than a batch of {batch_size}: "
-            "each trains on all it has at every step.",
-            stacklevel=4,
-        )
-
-
-def _check(
-    model: nn.Module, clients: Any, loss: Loss, batch_size: int, num_clients: int | None
-) -> None:
-    if not isinstance(model, nn.Module):
-        raise EpisodeError(f"model is a {type(model).__name__}: give an nn.Module.")
-    if not callable(loss):
-        raise EpisodeError(
-            f"loss is a {type(loss).__name__}: give a function that returns a scalar from "
-            "(model, batch)."
-        )
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    if not trainable:
-        raise EpisodeError(
-            "The model has no trainable parameters: set requires_grad on those to train."
-        )
-    if len({(p.dtype, p.device) for p in trainable}) > 1:
-        raise EpisodeError(
-            "The trainable parameters differ in dtype or device, but they must form one vector: "
-            "convert the model with model.to(...)."
-        )
-    if not trainable[0].is_floating_point():
-        raise EpisodeError(f"The parameters are {trainable[0].dtype}: real floats are needed.")
-    if trainable[0].is_meta:
-        raise EpisodeError("The model is on the meta device: give it storage with to_empty first.")
-    if batch_size < 1:
-        raise EpisodeError(f"batch_size is {batch_size}: it must be 1 or more.")
-    if num_clients is not None:
-        return
-    if isinstance(clients, Mapping) or not isinstance(clients, Sequence):
-        raise EpisodeError(
-            f"clients is a {type(clients).__name__}: give a list with one dataset per client."
-        )
-    if len(clients) == 0:
-        raise EpisodeError("There are no clients: give at least one dataset.")
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {list(value.shape)}"
-    return repr(value) if len(repr(value)) < 60 else f"a {type(value).__name__}"
-
-
-def _try_loss(replica: _Replica, client: int) -> bool:
-    """Compute one loss before any work; return whether the model draws random numbers.
-
-    (Dropout does. Then each gradient seeds torch's generator, and one worker serves all clients.)
-    """
-    before = torch.get_rng_state()
-    try:
-        loss = replica.loss(Draw(client, "local", 0))
-    except EpisodeError:
-        raise
-    except Exception as error:
-        raise ClientError(
-            f"The loss failed on client {client}'s first batch: {type(error).__name__}: {error}"
-        ) from error
-    drawn = not torch.equal(before, torch.get_rng_state())
-    torch.set_rng_state(before)
-    if not isinstance(loss, Tensor) or loss.dim() != 0:
-        raise EpisodeError(
-            f"The loss is {_short(loss)}: it must be a scalar tensor, a mean over the batch."
-        )
-    if not loss.requires_grad:
-        raise EpisodeError(
-            "The loss does not depend on the model's trainable parameters: compute it from the "
-            "model that loss(model, batch) is given, without torch.no_grad() or .detach()."
-        )
-    return drawn

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from episode.data.batches import LabelledDataset
+from episode.data.holdout import hold_out_parts
 from episode.data.partition import Partition, by_dirichlet, by_label_count, by_similarity
 from episode.data.sources.source import LabelledSource
 from episode.data.storage import PreparedArrays, prepare_arrays
@@ -186,7 +187,7 @@ class PartitionedSettings(ClassificationSettings):
         return classifier(
             self,
             lambda: self.make_model(vectors, len(agreed["labels"])),
-            data_of_nobody(agreed, self.partition_summary(), seed),
+            data_of_nobody(agreed, self.partition_summary(), seed, bool(self.holdout)),
             seed,
             device,
         )
@@ -218,7 +219,8 @@ class PartitionedSettings(ClassificationSettings):
 
     def _partition(self, arrays: PreparedArrays, rows: Tensor, seed: int) -> Partition:
         parts = self.distribute(arrays, rows, seed)
-        return Partition(arrays["train-labels"][rows], self.label_names(arrays), parts)
+        whole = Partition(arrays["train-labels"][rows], self.label_names(arrays), parts)
+        return hold_out_parts(whole, self.holdout, seed)
 
 
 def split_examples(examples: Tensor, evaluate_on: str, test_share: float) -> tuple[Tensor, Tensor]:

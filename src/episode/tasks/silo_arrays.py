@@ -33,6 +33,8 @@ class SiloSplit:
     held_out: Tensor
     own_file: bool
     """Whether the held-out rows are those of a file; else they are rows of the training split."""
+    kept: Tensor = NO_ROWS
+    """Rows of the training split that are held out because of `task.holdout`."""
 
 
 def split_silo(

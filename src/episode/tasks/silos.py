@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from episode.data import silos
 from episode.data.batches import LabelledDataset
+from episode.data.holdout import hold_out
 from episode.data.images import ImageFiles
 from episode.data.partition import Partition
 from episode.data.storage import PreparedArrays, fingerprint, prepare_arrays
@@ -53,9 +54,10 @@ class Silos(WordSettings):
     """Each folder below `data` is a client: tables of text and label, or folders of images.
 
     Files named test.* and validation.* are held out; if there are none, each silo holds out a share
-    of its rows. Without `vectors`, word vectors are learned with the model. At real sites each site
-    names its own folder, and the words must be known beforehand: by `vectors`, a `vocabulary` or
-    `word_buckets`.
+    of its rows. The model is evaluated on the held-out rows of all silos, and for each silo on its
+    own (with `holdout`, on a share of what it would train on). Without `vectors`, word vectors are
+    learned with the model. At real sites each site names its own folder, and the words must be
+    known beforehand: by `vectors`, a `vocabulary` or `word_buckets`.
     """
 
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
@@ -109,6 +111,7 @@ class Silos(WordSettings):
             data = replace(
                 data,
                 parts=dict(zip(folders, data.parts.values(), strict=True)),
+                own=dict(zip(folders, (data.own or {}).values(), strict=True)),
                 starts=dict.fromkeys(folders, share.agreed["start"]),
                 num_clients=share.agreed["num_clients"],
                 total=share.agreed["total"],
@@ -125,7 +128,7 @@ class Silos(WordSettings):
     def partition(self, seed: int) -> Partition:
         folders = self._folders()
         arrays = self._prepare(folders, self.labels)
-        return _partition(arrays, folders, self._splits(arrays, folders))
+        return _partition(arrays, folders, self._splits(arrays, folders, seed))
 
     def partition_summary(self) -> str:
         return "one client per silo"
@@ -150,7 +153,7 @@ class Silos(WordSettings):
             split: torch.tensor([k for k, row in enumerate(rows) if row.split == split])
             for split in {row.split for row in rows}
         }
-        split = split_silo(client, by_split, self.evaluate_on, self.test_share)
+        split = self._split(client, by_split, seed, folders)
         return {
             "name": folders[client].name,
             "counts": dict(sorted(Counter(rows[k].label for k in split.train.tolist()).items())),
@@ -184,7 +187,7 @@ class Silos(WordSettings):
         words, classes = agreed["words"], len(agreed["labels"])
         vectors = absent_vectors(words) if self.vectors else None
         rows = words["size"] if words else MARKS + (self.word_buckets or 0)
-        data = data_of_nobody(agreed, self.partition_summary(), seed)
+        data = data_of_nobody(agreed, self.partition_summary(), seed, evaluates_own=True)
         return classifier(
             self, lambda: self._make_model(vectors, rows, classes), data, seed, device
         )
@@ -236,9 +239,16 @@ class Silos(WordSettings):
 
         return prepare_arrays("silos", key, write)
 
-    def _splits(self, arrays: PreparedArrays, folders: Folders) -> dict[int, SiloSplit]:
+    def _split(
+        self, client: int, rows: Mapping[str, Tensor], seed: int, folders: Folders
+    ) -> SiloSplit:
+        split, name = split_silo(client, rows, self.evaluate_on, self.test_share), folders[client]
+        train, kept = hold_out(len(split.train), self.holdout, seed, client, f"silo {name.name}")
+        return replace(split, train=split.train[train], kept=split.train[kept])
+
+    def _splits(self, arrays: PreparedArrays, folders: Folders, seed: int) -> dict[int, SiloSplit]:
         found = {
-            client: split_silo(client, rows, self.evaluate_on, self.test_share)
+            client: self._split(client, rows, seed, folders)
             for client, rows in rows_by_silo(arrays, list(folders)).items()
         }
         if len({split.own_file for split in found.values()}) > 1:
@@ -251,7 +261,7 @@ class Silos(WordSettings):
     def _data(
         self, arrays: PreparedArrays, folders: Folders, seed: int, at_site: bool
     ) -> ClassificationData:
-        splits = self._splits(arrays, folders)
+        splits = self._splits(arrays, folders, seed)
         partition = _partition(arrays, folders, splits)
         own_file = next(iter(splits.values())).own_file
         train = self._dataset(arrays, "train")
@@ -261,7 +271,12 @@ class Silos(WordSettings):
             rows = torch.cat([block.rows for block in blocks])
             check_trained(self.evaluate_on, held_out.labels[rows], partition)
         counts = self.label_counts(partition, seed)
-        return ClassificationData.of(train, partition, Split(held_out, blocks), counts)
+        own = [
+            train.select(split.kept) if self.holdout else held_out.select(split.held_out)
+            for split in splits.values()
+        ]
+        data = ClassificationData.of(train, partition, Split(held_out, blocks), counts)
+        return replace(data, own=dict(enumerate(own)))
 
     def _dataset(self, arrays: PreparedArrays, split: str) -> LabelledDataset:
         if self.model in ARCHITECTURES:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from episode.theory.constants import Constants, check_counts, check_positive, ratio
+from episode.theory.constants import Constants, check_counts, check_positive, ratio, within_floats
 
 NOT_SMOOTH = "it needs an L-smooth loss, but L1 > 0 and no L is given"
 TOO_LITTLE_NOISE = "its analysis needs σ ≥ 1"
@@ -66,6 +66,7 @@ class MethodCost:
     """Why the theory of the method does not cover the scenario; None if it does."""
 
 
+@within_floats()
 def table(scenario: Scenario) -> list[MethodCost]:
     """Return the cost of all six methods, in the paper's order."""
     return [method(scenario) for method in METHODS.values()]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,11 +88,23 @@ def check_positive(**values: float) -> None:
             raise EpisodeError(f"{name} is {value}: it must be above 0.")
 
 
+@contextmanager
+def within_floats() -> Iterator[None]:
+    """Explain a calculation that leaves the range of floating-point numbers."""
+    try:
+        yield
+    except (OverflowError, ZeroDivisionError):
+        raise EpisodeError(
+            "These values lead to numbers that are too large or too small for floating point: "
+            "give values nearer to 1."
+        ) from None
+
+
 def check_number(name: str, value: Any) -> None:
     """Raise an error unless the value is a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise EpisodeError(f"{name} is {value!r}: it must be a number.")
-    if not math.isfinite(value):
+    if not -math.inf < value < math.inf:
         raise EpisodeError(f"{name} is {value}: it must be a finite number.")
 
 

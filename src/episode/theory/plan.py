@@ -13,7 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from episode.errors import EpisodeError, unknown
-from episode.theory.constants import Constants, Smoothing, check_counts, check_positive, ratio
+from episode.theory.constants import (
+    Constants,
+    Smoothing,
+    check_counts,
+    check_positive,
+    ratio,
+    within_floats,
+)
 
 STATEMENTS: dict[str, tuple[float, float, float]] = {
     "main": (216.0, 180.0, 16.0),
@@ -22,6 +29,7 @@ STATEMENTS: dict[str, tuple[float, float, float]] = {
 """The three numbers in the bounds on η, by where the theorem is stated."""
 
 
+@within_floats()
 def plan(
     constants: Constants,
     *,
@@ -48,6 +56,7 @@ def plan(
         )
     if not math.isfinite(made.exact_rounds):
         raise EpisodeError("These constants give more rounds than a float can hold: rescale them.")
+    made.to_dict()  # so that no property fails later
     return made
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from episode.results.figures import as_image, new_figure
 from episode.results.store import write_bytes
 from episode.theory.complexity import METHODS, Scenario
+from episode.theory.constants import within_floats
 from episode.theory.plan import TheoremPlan
 
 STYLES: dict[str, tuple[str, str]] = {
@@ -22,6 +23,7 @@ STYLES: dict[str, tuple[str, str]] = {
 """Colour and line of each method, from the palette of Okabe and Ito as in all other figures."""
 
 
+@within_floats()
 def draw_plan(made: TheoremPlan, scenario: Scenario, path: Path) -> None:
     """Write a PNG or SVG (by the ending of the name) of R against I and against N."""
     figure = new_figure(figsize=(12, 4.8))

@@ -19,6 +19,10 @@ from episode.errors import EpisodeError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 MEGABYTE = 1 << 20
+MOST_GROWTH = 50
+"""How many times its own size an archive may unpack to; official ones stay below 15."""
+ALWAYS_ALLOWED = 256 * MEGABYTE
+"""Bytes that any archive may unpack to, however small it is."""
 
 
 def is_archive(path: Path) -> bool:
@@ -45,11 +49,37 @@ def unpacked(archive: Path) -> Path:
     return target
 
 
+class Growth:
+    """Counts what a packed file unpacks to, and stops one that was made to fill the disk.
+
+    Args:
+        file: The packed file.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._left = self._limit = max(ALWAYS_ALLOWED, MOST_GROWTH * file.stat().st_size)
+
+    def add(self, count: int) -> None:
+        """Count so many bytes.
+
+        Raises:
+            EpisodeError: They are more than the limit, which is named.
+        """
+        self._left -= count
+        if self._left < 0:
+            raise EpisodeError(
+                f"{self._file} unpacks to more than {self._limit // MEGABYTE:,} MB, the limit for "
+                f"its size: if this is right, unpack it yourself and give what comes out."
+            )
+
+
 def unpack(archive: Path, folder: Path) -> None:
     """Write the archive's files below a folder.
 
     Raises:
-        EpisodeError: The archive is damaged, or holds a link or a path that leads elsewhere.
+        EpisodeError: The archive is damaged, holds a link or a path that leads elsewhere, or
+            unpacks to much more than its own size.
     """
     members = _zip_members if archive.name.lower().endswith(".zip") else _tar_members
     total = _megabytes(archive.stat().st_size)
@@ -94,6 +124,7 @@ def _megabytes_read(file: IO[bytes], steps: Iterable[None], total: int) -> Itera
 def _extract(
     archive: Path, members: Iterable[tuple[str, IO[bytes] | None]], folder: Path
 ) -> Iterator[None]:
+    growth = Growth(archive)
     for name, content in members:
         target = (folder / name).resolve()
         if not target.is_relative_to(folder.resolve()):
@@ -102,7 +133,9 @@ def _extract(
             target.mkdir(parents=True, exist_ok=True)
         else:
             with content:
-                yield from _copy(target, content)
+                for count in _copy(target, content):
+                    growth.add(count)
+                    yield
 
 
 def _zip_members(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes] | None]]:
@@ -122,10 +155,9 @@ def _tar_members(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes] | None]]:
             yield member.name, tarred.extractfile(member)
 
 
-def _copy(target: Path, source: IO[bytes]) -> Iterator[None]:
-    """Copy the rest of the source, one megabyte at each step."""
+def _copy(target: Path, source: IO[bytes]) -> Iterator[int]:
+    """Copy the rest of the source, one megabyte at each step; yield how many bytes that were."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
         while part := source.read(MEGABYTE):
-            file.write(part)
-            yield
+            yield file.write(part)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from episode.data.progress import track
 from episode.data.sources.source import LabelledSource, Row, require
 from episode.errors import EpisodeError
+from episode.files import read_regular
 
 SHAPE = (3, 32, 32)
 LABELS = (
@@ -83,7 +84,7 @@ def read_batch(path: Path) -> Batch:
         EpisodeError: The file is not a CIFAR-10 batch.
     """
     try:
-        content = _PlainUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        content = _PlainUnpickler(io.BytesIO(read_regular(path)), encoding="bytes").load()
     except EpisodeError:
         raise EpisodeError(
             f"{path} asks for more than arrays and plain containers: "
@@ -102,8 +103,7 @@ def _checked(content: Any, path: Path) -> Batch:
         raise EpisodeError(
             f"{path} holds no dict with data and labels: it is not a CIFAR-10 batch."
         )
-    plain = {k.decode() if isinstance(k, bytes) else k: v for k, v in content.items()}
-    data, labels = plain.get("data"), plain.get("labels")
+    data, labels = (content.get(k, content.get(k.encode())) for k in ("data", "labels"))
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2:
         raise EpisodeError(
             f"{path} has no data of bytes, one row per image: it is not a CIFAR-10 batch."

@@ -14,6 +14,7 @@ from episode.data.sources.archives import copy_file, is_archive, unpack
 from episode.data.sources.source import Source, find, require
 from episode.data.storage import data_folder, dataset_folder, files_below, log, make_folder
 from episode.errors import EpisodeError, needs_data_extra
+from episode.files import parse_json, read_regular
 
 MANIFEST = "manifest.json"
 """The checksums of a fetched dataset's files."""
@@ -69,7 +70,7 @@ def verify_checksums(source: Source, folder: Path) -> list[str]:
     lines = []
     manifest = folder / MANIFEST
     if manifest.exists():
-        listed: dict[str, str] = json.loads(manifest.read_text())
+        listed = _read_manifest(manifest)
         for file, expected in track(listed.items(), "comparing checksums", len(listed)):
             path = folder / file
             if not path.exists() or _digest(path, "sha256") != expected:
@@ -83,6 +84,18 @@ def verify_checksums(source: Source, folder: Path) -> list[str]:
         same = sum(_digest(path, "md5") == source.md5[path.name] for path in paths)
         lines.append(f"{same} of {len(paths)} files have their official md5")
     return lines
+
+
+def _read_manifest(path: Path) -> dict[str, str]:
+    try:
+        listed = parse_json(read_regular(path))
+        if not isinstance(listed, dict):
+            raise ValueError
+    except (OSError, ValueError):
+        raise EpisodeError(
+            f"{path} is damaged: remove {path.parent}, and fetch it again."
+        ) from None
+    return listed
 
 
 def _fill(source: Source, origin: str | None, downloads: Path, folder: Path) -> None:

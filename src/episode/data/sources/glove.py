@@ -77,4 +77,6 @@ def default_vectors() -> Path:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(p for kind in ("*.txt", "*.txt.gz", "*.zip") for p in folder.glob(kind))
+    return sorted(
+        p for kind in ("*.txt", "*.txt.gz", "*.zip") for p in folder.glob(kind) if p.is_file()
+    )

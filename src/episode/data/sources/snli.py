@@ -10,6 +10,7 @@ from typing import Any
 from episode.data.progress import track
 from episode.data.sources.source import Row, TextSource
 from episode.errors import EpisodeError
+from episode.files import parse_json
 
 UNDECIDED = "-"
 """The gold label of pairs on which the annotators did not agree: left out, as is usual."""
@@ -52,11 +53,11 @@ class SnliSource(TextSource):
     def _row(self, line: bytes, path: Path, place: str) -> Row | None:
         wrong = f"{place} of {path}"
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             label, premise, hypothesis = row["gold_label"], row["sentence1"], row["sentence2"]
         except UnicodeDecodeError:
             raise EpisodeError(f"{wrong} is not UTF-8 text.") from None
-        except json.JSONDecodeError:
+        except ValueError:
             raise EpisodeError(
                 f"{wrong} is not a JSON object: the file is damaged or cut off."
             ) from None
