@@ -49,7 +49,10 @@ def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None
     title = title or f"{counted(len(runs), 'run')} of {task_of(runs[0])}"
     columns = PackedColumns()
     data = _page_data(runs, groups, columns)
-    program, plotly = "".join(map(page_file, ("data.js", "plots.js", "silos.js", "page.js"))), _plotly_script()
+    program, plotly = (
+        "".join(map(page_file, ("data.js", "plots.js", "silos.js", "page.js"))),
+        _plotly_script(),
+    )
     parts = {
         "policy": content_policy(program, plotly),
         "title": html.escape(title),
