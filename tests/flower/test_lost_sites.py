@@ -97,7 +97,7 @@ def test_a_restarted_site_with_another_node_takes_its_place(algorithm: str) -> N
         network.connect(2001, 1)
         return reply
 
-    ended = on_flower(algorithm, at(0, "local", 1, replaced), grid=network)
+    ended = on_flower(algorithm, at(0, "local", 1, replaced), grid=network, allow_takeover=True)
     assert_same(ended.model, in_simulation(algorithm))
 
 
@@ -112,7 +112,8 @@ def test_a_node_with_the_number_of_one_that_is_silent_takes_its_place() -> None:
             network.connect(2001, 1)
         return None if reply.metadata.src_node_id in dead else reply
 
-    ended = on_flower("episode", fault, grid=network, min_replies=2, deadline=0.1)
+    options = {"min_replies": 2, "deadline": 0.1, "allow_takeover": True}
+    ended = on_flower("episode", fault, grid=network, **options)
     assert [r["cohort"] for r in ended.history][-1] == [0, 1, 2]
     assert_same(ended.model, in_simulation("episode", Without(((1, 1),))))
 

@@ -73,7 +73,9 @@ def server_app() -> ServerApp:
         experiment = _of_run_config(context.run_config)
         folder = Path(str(context.run_config.get(FOLDER) or f"runs/{experiment.name}")).absolute()
         log(20, "The run is written to %s", folder)
-        job = replace(job_of(experiment), open_engine=lambda job: engine_on_sites(job, grid))
+        job = replace(
+            job_of(experiment), open_engine=lambda job: engine_on_sites(job, grid, folder)
+        )
         run = train(job, folder, round_logger(job.plan))
         log(20, "The run has %s: %s", run.status, store.dumps(run.summary))
 

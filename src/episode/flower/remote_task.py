@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from logging import WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
-from flwr.supercore import log
 from torch import Tensor
 
 from episode.errors import EpisodeError
 from episode.federation.protocols import Objective, Task
 from episode.federation.state import Buffers
-from episode.flower.exchange import Failure, Outcome
+from episode.flower.introductions import example_of
+from episode.flower.site_metrics import mean_of_sites
 from episode.flower.sites import Introduction, Sites
 from episode.randomness import permutation
 
@@ -54,7 +52,7 @@ class RemoteTask(Task):
     def __init__(
         self, arrays: Mapping[str, Tensor], sites: Sites, evaluation: Evaluation, result: Result
     ) -> None:
-        first = sites.known[min(sites.known)]
+        first = example_of(sites.known.values())
         assert first.layout is not None, "objection_to has checked it"
         self.num_clients = sites.num_clients
         self.layout = first.layout
@@ -104,19 +102,7 @@ class RemoteTask(Task):
         content = RecordDict({"arrays": arrays, "config": config})
         chosen = {able[k]: content for k in sorted(order)}
         replies = sites.ask(chosen, "evaluate", round - 1, settings.seconds)
-        good = [r for c, r in replies.items() if self._is_usable(c, r)]
-        return aggregate_metricrecords(good, settings.weighted_by) if good else None  # type: ignore[arg-type]
-
-    def _is_usable(self, client: int, reply: Outcome) -> bool:
-        key = self._evaluation.weighted_by
-        if isinstance(reply, Failure):
-            failure = reply.reason
-        elif len(reply.metric_records) != 1 or key not in next(iter(reply.metric_records.values())):
-            failure = f"sent no metrics with {key!r}"
-        else:
-            return True
-        log(WARNING, "Site %d was not evaluated: it %s", client, failure)
-        return False
+        return mean_of_sites(replies, settings.weighted_by, sites.limits.max_examples)
 
 
 def _numbers(record: MetricRecord, prefix: str) -> dict[str, float]:

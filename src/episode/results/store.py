@@ -37,6 +37,8 @@ NOT_DECIDING = (
     "engine.timeout_seconds",
     "engine.min_replies",
     "engine.retries",
+    "engine.allow_takeover",
+    "engine.max_examples",
     "record.checkpoint_seconds",
 )
 """Settings that change how fast or how safely a run is played, but not what it computes.
