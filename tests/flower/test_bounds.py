@@ -188,6 +188,26 @@ def test_a_step_is_never_longer_than_its_clipping_says() -> None:
     assert Own().longest_step(1.0, 1.0, 1.0, 1.0) == math.inf
 
 
+class Ones(Rough):
+    """A gradient of ones."""
+
+    def gradient(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        return torch.zeros(()), torch.ones_like(self.x)
+
+
+def test_rounding_is_no_fault() -> None:
+    """Each number of x moves by a whole ulp, twice the step, and ‖g‖ = √5 is rounded down."""
+    objective = Ones(1.0, 0.0, torch.bfloat16, d=5)
+    gamma = 2.234375 * 2**-9 * (1 + 1e-4)
+    worker, x = Worker(objective, ALGORITHMS["celgc"]), torch.ones(5, dtype=torch.bfloat16)
+    at_x: dict[str, Any] = {"round": 0, "x": x, "buffers": Buffers(), "G": None, "local_steps": 1}
+    reply = worker.local(0, ClientState(), **at_x, G_norm=math.nan, eta=1.0, gamma=gamma)
+    assert float((reply.vectors["x"] - x).double().norm()) > 2 * gamma
+    reply.metrics = {}
+    bounds = Bounds(worker.algorithm, "local", x, Buffers(), None, math.nan, 1.0, gamma, 1)
+    bounds.check(ClientState(), Answer(ClientState(), "", reply))
+
+
 CLIPPED = ["celgc", "scaffold_clipped", "episode", "episode_guarded", "episode_plus_plus"]
 
 

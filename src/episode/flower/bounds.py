@@ -42,7 +42,6 @@ import torch
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
-from episode.core.clipping import EPS
 from episode.core.descent import Descent
 from episode.federation.protocols import Phase
 from episode.federation.rounds import Plan
@@ -159,14 +158,9 @@ class Bounds:
         return start + corrected / (1 - descent.momentum)
 
     def _with_room(self, length: float) -> float:
-        """Return the longest movement that can come of steps of this length, after rounding.
-
-        Each step rounds x by at most half of eps. In float16 a norm below 6e-8 may be rounded to 0,
-        where EPS alone limits a step.
-        """
-        kind = torch.finfo(self.x.dtype)
-        room = _ROOM + kind.tiny * kind.eps / EPS
-        return room * length + 2 * self.local_steps * kind.eps * (norm_of(self.x) + length)
+        """Return how far steps of this length in all can lead; each rounds x by half of eps."""
+        eps = torch.finfo(self.x.dtype).eps
+        return _ROOM * length + 2 * self.local_steps * eps * (norm_of(self.x) + length)
 
     def outliers(self, answers: Mapping[int, Answer]) -> dict[int, str]:
         """Return the clients whose answers are far out of the ordinary, and why.
