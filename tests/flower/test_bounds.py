@@ -198,8 +198,8 @@ class Ones(Rough):
 def test_rounding_is_no_fault() -> None:
     """Each number of x moves by a whole ulp, twice the step, and ‖g‖ = √5 is rounded down."""
     objective = Ones(1.0, 0.0, torch.bfloat16, d=5)
-    gamma = 2.234375 * 2**-9 * (1 + 1e-4)
-    worker, x = Worker(objective, ALGORITHMS["celgc"]), torch.ones(5, dtype=torch.bfloat16)
+    gamma = 2.234375 * 2**-9
+    worker, x = Worker(objective, ALGORITHMS["celgc"]), torch.full_like(objective.x, 1 - 2**-8)
     at_x: dict[str, Any] = {"round": 0, "x": x, "buffers": Buffers(), "G": None, "local_steps": 1}
     reply = worker.local(0, ClientState(), **at_x, G_norm=math.nan, eta=1.0, gamma=gamma)
     assert float((reply.vectors["x"] - x).double().norm()) > 2 * gamma
