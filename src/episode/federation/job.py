@@ -17,6 +17,8 @@ from episode.federation.rounds import Plan
 
 MOST_CLIENTS = 100
 """Clients of which records are kept unless `record.per_client` says otherwise."""
+MOST_EXAMPLES = 10**12
+"""Largest number of examples of a site that is believed by default."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,18 @@ class EngineSettings:
     retries: int = 2
     """Flower: how often a round with too few sites is attempted again."""
     max_norm: float | None = None
-    """Flower: a site's gradient with a larger norm is rejected."""
+    """Flower: a site's gradient with a larger norm is rejected, and what only such ones lead to."""
+    allow_takeover: bool = False
+    """Flower: whether another node may take the place of a site, and be sent its state."""
+    max_examples: int = MOST_EXAMPLES
+    """Flower: a site that claims more examples is refused."""
     state_memory_mb: float = 1024.0
     """If the memories and momenta of a process's clients can take more, they are kept in a file."""
 
     def __post_init__(self) -> None:
         """Check the values."""
-        for name, least in (("workers", 1), ("min_replies", 1), ("retries", 0)):
+        least_of = {"workers": 1, "min_replies": 1, "retries": 0, "max_examples": 1}
+        for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise EpisodeError(f"engine.{name} is {value}: it must be {least} or more.")

@@ -245,8 +245,16 @@ class Rounds:
         return reply
 
 
-def divergence(server: ServerState, telemetry: Telemetry) -> str | None:
-    """Return why the run cannot go on if the last round left the finite numbers, else None."""
+def divergence(
+    server: ServerState, telemetry: Telemetry, before: ServerState | None = None
+) -> str | None:
+    """Return why the run cannot go on if the last round left the finite numbers, else None.
+
+    Args:
+        server: The state after the round.
+        telemetry: What the round reported.
+        before: The state before it; buffers that were infinite then, such as a mask, may stay so.
+    """
     values = [
         (name, float(value))
         for name in ("loss", "largest_norm", "drift")
@@ -256,4 +264,6 @@ def divergence(server: ServerState, telemetry: Telemetry) -> str | None:
     for name, value in [*values, ("model", float(norm(server.x)))]:
         if not math.isfinite(value):
             return f"{name.replace('_', ' ')} is {value}"
+    if server.buffers.left_the_finite(before.buffers if before else None):
+        return "a buffer of the model is not finite"
     return None

@@ -108,7 +108,7 @@ def server_app() -> ServerApp:
 
         job = replace(
             job_of(experiment, share=Share((), agreed)),
-            open_engine=lambda job: engine_on_sites(job, grid, told),
+            open_engine=lambda job: engine_on_sites(job, grid, folder, told),
         )
         run = train(job, folder, round_logger(job.plan))
         log(20, "The run has %s: %s", run.status, store.dumps(run.summary))

@@ -66,7 +66,7 @@ def collect_facts(grid: Grid, seed: int, seconds: float) -> dict[int, dict[str, 
     count, until = 0, time.monotonic() + seconds
     content = RecordDict({"config": ConfigRecord({"seed": seed})})
     while time.monotonic() < until and not (count and len(found) >= count):
-        new = nodes_of(grid) - asked
+        new = nodes_of(grid).keys() - asked
         due |= push(grid, dict.fromkeys(new, content), "query.facts", seconds, "facts")
         asked |= new
         for node, outcome in sorted(pull(grid, due).items()):

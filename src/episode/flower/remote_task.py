@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from logging import WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
-from flwr.supercore import log
 from torch import Tensor
 
 from episode.errors import EpisodeError
 from episode.federation.protocols import Objective, Task
 from episode.federation.state import Buffers
-from episode.flower.exchange import Failure
+from episode.flower.introductions import example_of
+from episode.flower.site_metrics import SiteMetrics, mean_of_sites, read_sites
 from episode.flower.sites import Introduction, Sites
 from episode.randomness import permutation
 
@@ -54,7 +52,7 @@ class RemoteTask(Task):
     def __init__(
         self, arrays: Mapping[str, Tensor], sites: Sites, evaluation: Evaluation, result: Result
     ) -> None:
-        first = sites.known[min(sites.known)]
+        first = example_of(sites.known.values())
         assert first.layout is not None, "objection_to has checked it"
         self.num_clients = sites.num_clients
         self.layout = first.layout
@@ -63,7 +61,7 @@ class RemoteTask(Task):
         self._evaluation = evaluation
         self._result = result
         self._start = self.layout.split(arrays, first.buffers)
-        self._replies: tuple[int, dict[int, RecordDict]] = (0, {})
+        self._replies: tuple[int, dict[int, SiteMetrics]] = (0, {})
         """The sites' evaluations after so many rounds."""
         self.client_names = [f"site {client}" for client in range(self.num_clients)]
 
@@ -92,24 +90,18 @@ class RemoteTask(Task):
             if (of_server := self._evaluation.function(played, arrays)) is not None:
                 self._result.evaluate_metrics_serverapp[played] = of_server
                 metrics |= _numbers(of_server, "")
-        if replies := list(self._at_sites(x, buffers).values()):
-            found = aggregate_metricrecords(replies, self._evaluation.weighted_by)
+        if (found := mean_of_sites(self._at_sites(x, buffers))) is not None:
             self._result.evaluate_metrics_clientapp[played] = found
             metrics |= _numbers(found, "sites_")
         return metrics
 
     def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> dict[str, float]:
         """Return what a site's own `evaluate` function measured, under the names of the mean."""
-        reply = self._at_sites(x, buffers).get(client)
-        if reply is None:
-            return {}
-        (record,) = reply.metric_records.values()
-        found = _numbers(record, "sites_")
-        found.pop(f"sites_{self._evaluation.weighted_by}", None)  # how many examples, not how well
-        return found
+        site = self._at_sites(x, buffers).get(client)
+        return {} if site is None else {f"sites_{k}": v for k, v in site.numbers().items()}
 
-    def _at_sites(self, x: Tensor, buffers: Buffers) -> dict[int, RecordDict]:
-        """Return the replies of the sites' own `evaluate` functions; they are asked once a round.
+    def _at_sites(self, x: Tensor, buffers: Buffers) -> dict[int, SiteMetrics]:
+        """Return what sites measured with their own `evaluate`; they are asked once a round.
 
         The mean of their metrics is weighted as Flower does.
         """
@@ -119,7 +111,7 @@ class RemoteTask(Task):
             self._replies = played, self._ask_sites(played, arrays)
         return self._replies[1]
 
-    def _ask_sites(self, round: int, arrays: ArrayRecord) -> dict[int, RecordDict]:
+    def _ask_sites(self, round: int, arrays: ArrayRecord) -> dict[int, SiteMetrics]:
         sites, settings = self._sites, self._evaluation
         able = [c for c in sorted(sites.connected()) if sites.known[c].evaluates]
         count = math.ceil(settings.fraction * len(able))
@@ -130,19 +122,7 @@ class RemoteTask(Task):
         content = RecordDict({"arrays": arrays, "config": config})
         chosen = {able[k]: content for k in sorted(order)}
         replies = sites.ask(chosen, "evaluate", round - 1, settings.seconds)
-        good: dict[int, RecordDict] = {}
-        for client, reply in replies.items():
-            if isinstance(reply, RecordDict) and self._has_metrics(reply):
-                good[client] = reply
-                continue
-            missing = f"sent no metrics with {settings.weighted_by!r}"
-            failure = reply.reason if isinstance(reply, Failure) else missing
-            log(WARNING, "Site %d was not evaluated: it %s", client, failure)
-        return good
-
-    def _has_metrics(self, reply: RecordDict) -> bool:
-        records = list(reply.metric_records.values())
-        return len(records) == 1 and self._evaluation.weighted_by in records[0]
+        return read_sites(replies, settings.weighted_by, sites.limits.max_examples)
 
 
 def _numbers(record: MetricRecord, prefix: str) -> dict[str, float]:

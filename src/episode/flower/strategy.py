@@ -29,9 +29,10 @@ from episode.arguments import (
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
 from episode.errors import EpisodeError
-from episode.federation.job import Job, RecordSettings
+from episode.federation.job import MOST_EXAMPLES, Job, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
+from episode.flower.owners import Owners
 from episode.flower.remote_task import EvaluateFn, Evaluation, RemoteTask, objection_to
 from episode.flower.server import FlowerEngine, round_logger
 from episode.flower.sites import Limits, Sites
@@ -46,7 +47,7 @@ class EpisodeStrategy(Strategy):
 
     Sites are identified by their `partition-id`, so that a run can be repeated: each SuperNode is
     started with its own, counted from 0. A reply is rejected if it is late, holds a NaN or an
-    infinity, has the wrong shape, type or round, or a gradient whose norm is above `max_norm`.
+    infinity, has the wrong shape, type or round, or is larger than the algorithm allows.
 
     Args:
         algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
@@ -62,7 +63,13 @@ class EpisodeStrategy(Strategy):
         deadline: Seconds that a site has for a phase; by default `start`'s timeout.
         retries: How often a round with too few sites is attempted again before the run stops.
         start_seconds: Seconds that sites have to connect.
-        max_norm: Largest norm of a site's gradient that is accepted.
+        max_norm: Largest norm of a site's gradient that is accepted; models, memories and
+            velocities that only larger gradients can lead to are rejected, too.
+        allow_takeover: Whether another node may take the place of a site that stopped answering,
+            and be sent its state. By default a partition belongs to the node key that it was first
+            seen with.
+        max_examples: A site that claims more examples is refused; with `weighting="examples"`, its
+            claim is its weight.
         folder: Where the run is written, with a checkpoint after every round. A run that is started
             again continues from the last one.
         fraction_evaluate: Share of the sites that evaluate the model.
@@ -97,6 +104,8 @@ class EpisodeStrategy(Strategy):
         retries: int = 2,
         start_seconds: float = 60.0,
         max_norm: float | None = None,
+        allow_takeover: bool = False,
+        max_examples: int = MOST_EXAMPLES,
         folder: str | Path | None = None,
         fraction_evaluate: float = 1.0,
         evaluate_every: int = 1,
@@ -120,6 +129,8 @@ class EpisodeStrategy(Strategy):
             whole_number("retries", retries, least=0),
             positive("start_seconds", start_seconds),
             optional(positive, "max_norm", max_norm),
+            bool(allow_takeover),
+            whole_number("max_examples", max_examples, least=1),
         )
         self.folder = optional(folder_path, "folder", folder)
         self.fraction_evaluate = number("fraction_evaluate", fraction_evaluate)
@@ -202,7 +213,8 @@ class EpisodeStrategy(Strategy):
     def _meet_sites(self, grid: Grid, timeout: float, arrays: Mapping[str, Tensor]) -> Sites:
         limits = replace(self.limits, deadline=self.deadline or timeout)
         check = partial(objection_to, arrays=arrays)
-        sites = Sites(grid, limits, self.seed, check, self.algorithm)
+        owners = Owners.of(self.folder, limits.allow_takeover)
+        sites = Sites(grid, limits, self.seed, check, self.algorithm, owners)
         sites.meet(self.num_sites)
         if self.algorithm.weighting == "examples" and len(sites.known) < sites.num_clients:
             raise EpisodeError(
@@ -218,7 +230,7 @@ class EpisodeStrategy(Strategy):
             task,
             describe(plan, model, {"evaluate_every": self.evaluate_every}, made_by="flower"),
             record=RecordSettings(self.evaluate_every, per_client=self.per_client),
-            open_engine=lambda job: closing(FlowerEngine(sites, plan.algorithm, config)),
+            open_engine=lambda job: closing(FlowerEngine(sites, plan.algorithm, config, plan)),
         )
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -42,6 +42,8 @@ NOT_DECIDING = (
     "engine.min_replies",
     "engine.retries",
     "engine.state_memory_mb",
+    "engine.allow_takeover",
+    "engine.max_examples",
     "record.checkpoint_seconds",
     "record.per_client",
 )

@@ -211,7 +211,7 @@ class _Training:
         while server.round < plan.rounds_to_play:
             before = dataclasses.replace(server)
             telemetry = rounds.play(server)
-            reason = divergence(server, telemetry)
+            reason = divergence(server, telemetry, before)
             record = {**make_record(telemetry, server), **engine.notes()}
             found = Evaluation()
             if reason is None and self._evaluation_is_due(server.round):
