@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 
 from episode import EpisodeError
+from episode.federation import checkpoint
+from episode.federation.client_states import MappedStates
 from episode.federation.slots import Layout, SlotFile
+from episode.federation.state import ClientState, ServerState
 
 KEYS, SIZE = 12, 5
 LAYOUT = Layout(KEYS, SIZE, "float32")
@@ -129,6 +132,43 @@ def test_a_file_that_is_gone_or_cut_short_is_refused_at_once(tmp_path: Path) -> 
     (tmp_path / "rows").unlink()
     with pytest.raises(EpisodeError, match=r"needs .*rows, which is not there: resume where"):
         SlotFile(tmp_path / "rows", LAYOUT, table)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("slots", [0, 0]), ("slots", [0, 7]), ("slots", [0, -1]), ("keys", [0, -1])],
+)
+def test_a_table_that_no_run_can_have_written_is_refused(
+    name: str, values: list[int], tmp_path: Path
+) -> None:
+    file = SlotFile(tmp_path / "rows", LAYOUT)
+    file.write(0, torch.rand(SIZE))
+    file.write(1, torch.rand(SIZE))
+    with pytest.raises(EpisodeError, match="is damaged"):
+        SlotFile(tmp_path / "rows", LAYOUT, {**file.table(), name: torch.tensor(values)})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dtype": "load"}, {"keys": 10**15}, {"size": 0}, {"file": "../../etc/passwd"}]
+)
+def test_a_header_that_no_run_can_have_written_is_refused(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = MappedStates(range(2), 2, torch.ones(SIZE), tmp_path)
+    states.keep(1, ClientState(memory=torch.rand(SIZE)))
+    path, server = tmp_path / "state.safetensors", ServerState(torch.ones(SIZE))
+    content_of = checkpoint._content_of
+
+    def forged(*given: Any) -> Any:
+        tensors, more = content_of(*given)
+        return tensors, {"rows": {**more["rows"], **changes}}
+
+    checkpoint.save(path, server, states, "a")
+    assert list(checkpoint.load(path, "a", "cpu")[1]) == [1]
+    monkeypatch.setattr(checkpoint, "_content_of", forged)
+    checkpoint.save(path, server, states, "a")
+    with pytest.raises(EpisodeError, match=r"state\.safetensors is damaged"):
+        checkpoint.load(path, "a", "cpu")
 
 
 def test_a_full_disk_is_an_error_in_a_sentence(

@@ -35,6 +35,7 @@ FORMAT = 3
 T = TypeVar("T")
 Rest = ParamSpec("Rest")
 _PART = re.compile(r"clients-\d+-rank-(\d+)-of-(\d+)\.safetensors$")
+_ROWS = re.compile(r"clients-\d-rank-\d+-of-\d+\.rows$")
 
 
 def save(
@@ -225,6 +226,8 @@ def _files_of(
     """Open the file of client states that this header names, if any, and remove its table."""
     if (rows := header.get("rows")) is None:
         return []
+    if not _ROWS.match(rows["file"]):
+        raise ValueError(rows["file"])
     layout = Layout(rows["keys"], rows["size"], rows["dtype"])
     table = {name: tensors.pop(f"rows.{name}") for name in ("keys", "slots", "checksums")}
     return [SlotFile(folder / rows["file"], layout, table)]

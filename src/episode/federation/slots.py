@@ -19,6 +19,8 @@ from torch import Tensor
 
 from episode.errors import EpisodeError
 
+MOST_KEYS = 2**28
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -29,6 +31,12 @@ class Layout:
     """Numbers in a vector."""
     dtype: str
     """Their type, such as `float32`."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no run has written: a file may have been made by somebody else."""
+        numbers_fit = 0 < self.keys <= MOST_KEYS and self.size > 0
+        if not numbers_fit or self.dtype not in ("float64", "float32", "bfloat16", "float16"):
+            raise ValueError(f"There is no file of {self}.")
 
 
 class SlotFile:
@@ -162,7 +170,8 @@ class SlotFile:
     def _restore(self, table: Mapping[str, Tensor]) -> None:
         keys, slots, checksums = (table[name].numpy() for name in ("keys", "slots", "checksums"))
         self._end = os.fstat(self._file).st_size // self._bytes
-        if slots.max(initial=-1) >= self._end:
+        lost = slots.max(initial=-1) >= self._end or slots.min(initial=0) < 0
+        if lost or keys.min(initial=0) < 0 or len(np.unique(slots)) < len(slots):
             raise self._damaged()
         self._slots[keys] = slots
         self._checksums[keys] = checksums
