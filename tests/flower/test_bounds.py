@@ -150,8 +150,10 @@ def test_what_honest_sites_send_is_never_beyond_a_proven_limit(
 
 @pytest.mark.parametrize(("name", "descent"), CELLS, ids=str)
 def test_honest_sites_are_not_unusual_and_may_have_a_limit_on_their_gradients(
-    name: str, descent: dict[str, Any]
+    name: str, descent: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The limits that follow from a limit on gradients hold without any room."""
+    monkeypatch.setattr("episode.flower.bounds._ROOM", 1 + 1e-9)
     algorithm = Algorithm.named(name, **descent)
     objective = Rough(2.0, 1.0, torch.float64)
     largest = 0.0
@@ -206,6 +208,53 @@ def test_rounding_is_no_fault() -> None:
     reply.metrics = {}
     bounds = Bounds(worker.algorithm, "local", x, Buffers(), None, math.nan, 1.0, gamma, 1)
     bounds.check(ClientState(), Answer(ClientState(), "", reply))
+
+
+def answer(x: Tensor, velocity: Tensor | None = None) -> Answer:
+    return Answer(ClientState(None, None, velocity), "", Reply({"x": x}))
+
+
+def bounds_of(algorithm: Algorithm, **more: Any) -> Bounds:
+    """Return bounds at x̄ = 0 with η = 0.5, γ = 0.001 and I = 4."""
+    given = {"G": None, "G_norm": math.nan, "max_norm": None, **more}
+    limits = (given["G"], given["G_norm"], 0.5, 1e-3, 4, given["max_norm"])
+    return Bounds(algorithm, "local", torch.zeros(3, dtype=torch.float64), Buffers(), *limits)
+
+
+def test_a_correction_adds_to_the_length_of_a_step() -> None:
+    """The gradient is 3 and G_r - G_r^i is 6, so four steps of 0.5 lead as far as 18."""
+    unit = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    algorithm = ALGORITHMS["episode_unclipped"]
+    bounds = bounds_of(algorithm, G=3 * unit, G_norm=3.0, max_norm=3.0)
+    before = ClientState(anchor=-3 * unit)
+    bounds.check(before, answer(18 * unit))
+    with pytest.raises(Rejected, match="lead no further than 18"):
+        bounds.check(before, answer(37 * unit))
+
+
+def test_a_velocity_from_earlier_rounds_adds_to_the_length_of_a_step() -> None:
+    unit = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    bounds = bounds_of(Algorithm.named("fedavg", momentum=0.9), max_norm=1.0)
+    before = ClientState(velocity=100 * unit)
+    bounds.check(before, answer(160 * unit, 69 * unit))
+    with pytest.raises(Rejected, match="lead no further than 220"):
+        bounds.check(before, answer(441 * unit, 69 * unit))
+    with pytest.raises(Rejected, match="above what max_norm allows = 220"):
+        bounds.check(before, answer(160 * unit, 221 * unit))
+
+
+def test_who_moves_alone_is_not_unusual_while_the_model_is_as_large() -> None:
+    """Two clients are at their minimum, and the median is 0."""
+    x = torch.ones(3, dtype=torch.float64)
+    bounds = Bounds(**{**vars(bounds_of(ALGORITHMS["fedavg"])), "x": x})
+    assert not bounds.outliers({0: answer(x), 1: answer(x), 2: answer(500 * x)})
+    assert list(bounds.outliers({0: answer(x), 1: answer(x), 2: answer(1500 * x)})) == [2]
+
+
+def test_sites_that_move_far_together_are_not_unusual() -> None:
+    ended = on_flower("fedavg", eta=1e7, rounds=2, min_replies=2)
+    assert ended.history[0]["drift"] > 1e5
+    assert not any({"missing", "unusual"} & record.keys() for record in ended.history)
 
 
 CLIPPED = ["celgc", "scaffold_clipped", "episode", "episode_guarded", "episode_plus_plus"]
@@ -318,6 +367,7 @@ def test_a_buffer_that_was_infinite_from_the_start_is_no_fault() -> None:
     network = LocalGrid(app(model_fn=Masked), [2, 1, 0])
     ended = on_flower("fedavg", grid=network, min_replies=2)
     assert [r["cohort"] for r in ended.history] == [[0, 1, 2]] * 4
+    assert not any("missing" in record for record in ended.history)
     assert ended.strategy.run is not None
     assert ended.strategy.run.status == "finished"
     assert_same(ended.model, in_simulation("fedavg"))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from faults import label
 from flwr.app import Array, ArrayRecord, Message
+from flwr.proto.node_pb2 import NodeInfo
 from hypothesis import given, settings, strategies as st
 from local_grid import Fault, LocalGrid
 
@@ -70,6 +73,7 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
     ({"dtype": 7}, "trains 7"),
     ({"dtype": "x\x1b[31m\n" * 10**6}, "trains 'x"),
     ({"status": "fine"}, "about status 'fine'"),
+    ({"status": "failed", "error": "\x1b[31mred\n\x00ink" * 10**5}, "failed: red ink"),
     ({"evaluates": 1}, "does not say whether it evaluates"),
     ({"layout": 3}, "without a layout"),
     ({"layout": "[" * 100_000}, "a layout that cannot be read"),
@@ -230,15 +234,45 @@ def test_disagreement_is_an_error_if_every_site_is_needed() -> None:
         on_flower("fedavg", lying(1000, relabelled(layout=OTHER_ORDER)))
 
 
+def arriving_later(network: LocalGrid, look: int, nodes: dict[int, int]) -> None:
+    """Connect nodes when the server looks for the `look`-th time."""
+    looks, get_nodes = itertools.count(), network.get_nodes
+
+    def and_then() -> Iterable[NodeInfo]:
+        if next(looks) == look:
+            for node, partition in nodes.items():
+                network.connect(node, partition)
+        return get_nodes()
+
+    network.get_nodes = and_then  # type: ignore[method-assign]
+
+
+def test_a_liar_that_is_there_first_cannot_say_that_it_is_the_only_site() -> None:
+    network = LocalGrid(app(), [2], num_partitions=3)
+    arriving_later(network, 4, {1001: 1, 1002: 0})
+    lie = lying(1000, relabelled(partitions=1))
+    ended = on_flower("fedavg", lie, grid=network, min_replies=2)
+    assert [r["cohort"] for r in ended.history] == [[0, 1]] * 4
+
+
+@pytest.mark.timeout(60)
+def test_if_every_site_is_needed_disagreement_is_said_before_all_are_there() -> None:
+    network = LocalGrid(app(), [0, 1], num_partitions=3)
+    lie = lying(1001, relabelled(layout=OTHER_ORDER))
+    with pytest.raises(EpisodeError, match="trains other parameters, or in another order"):
+        on_flower("fedavg", lie, grid=network, start_seconds=600.0)
+
+
 def test_buffers_start_from_what_most_sites_have() -> None:
-    """The liar is site 0, and sends NaN for a buffer that the initial arrays do not have."""
+    """The liar is site 0, and lies about a buffer that the initial arrays do not have."""
 
-    def act(reply: Message) -> None:
+    def act(reply: Message, value: float = np.nan) -> None:
         record = reply.content.array_records["episode.arrays"]
-        record["floats"] = Array(record["floats"].numpy() * np.nan)
+        record["floats"] = Array(record["floats"].numpy() * value)
 
-    ended = on_flower("fedavg", lying(1002, act))
-    assert_same(ended.model, in_simulation("fedavg"))
+    for value in (np.nan, 1e5):
+        ended = on_flower("fedavg", lying(1002, partial(act, value=value)))
+        assert_same(ended.model, in_simulation("fedavg"))
     two = LocalGrid(app(), [0, 1])
     assert on_flower("fedavg", lying(1000, act), grid=two).strategy.run is not None
 

@@ -221,18 +221,19 @@ def test_a_reply_that_claims_to_answer_another_message_is_its_senders() -> None:
 
 
 def test_not_finite_replies_of_a_minority_do_not_end_a_run_as_diverged() -> None:
-    """Site 1 is silent and site 2 sends NaN: too few are left, but nothing has diverged."""
+    """Site 1 is gone and site 2 sends NaN: too few are left, but nothing has diverged."""
+    network = grid()
 
-    def fault(client: int, reply: Message) -> Message | None:
-        if label(reply) != ("local", 1) or client == 0:
-            return reply
-        if client == 1:
-            return None
-        arrays_of(reply)["x"] = Array(arrays_of(reply)["x"].numpy() * np.nan)
+    def fault(client: int, reply: Message) -> Message:
+        if label(reply) == ("local", 0) and client == 0:
+            network.contexts.pop(1001, None)
+        if label(reply) == ("local", 1) and client == 2:
+            arrays_of(reply)["x"] = Array(arrays_of(reply)["x"].numpy() * np.nan)
         return reply
 
-    with pytest.raises(ClusterError, match=r"site 1 did not reply .*; site 2 sent a x that is not"):
-        on_flower("episode", fault, min_replies=2, deadline=0.1, retries=0)
+    who = r"Round 1 .* site 1 is not connected; site 2 sent a x that is not finite"
+    with pytest.raises(ClusterError, match=who):
+        on_flower("celgc", fault, grid=network, min_replies=2, retries=0)
 
 
 @settings(max_examples=300, deadline=None)
@@ -247,6 +248,16 @@ def test_any_bytes_are_an_array_or_rejected(data: bytes, cut: int, shape: int) -
             continue
         assert tensor.shape == (shape,)
         assert tensor.dtype == torch.float64
+
+
+@pytest.mark.parametrize("change", [lambda d: d[:-8], lambda d: d[:-1], lambda d: d + b"1234567+"])
+def test_an_array_of_another_length_than_its_header_says_is_rejected(
+    change: Callable[[bytes], bytes],
+) -> None:
+    good = Array(np.arange(4.0))
+    array = Array(dtype="float64", shape=(4,), stype=good.stype, data=change(good.data))
+    with pytest.raises(Rejected, match=r"cannot be read: \d+ bytes, not 32"):
+        read_array("x", array, (4,), torch.float64)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.complex64])

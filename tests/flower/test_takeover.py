@@ -85,6 +85,14 @@ def test_nobody_inherits_the_place_of_a_site_that_is_gone(
     assert any(f"Node 2001 is not admitted: it {said}" in m for m in caplog.messages)
 
 
+def test_who_came_second_at_the_start_does_not_wait_in_line() -> None:
+    network = LocalGrid(app(), [2, 1, 0, 1], num_partitions=3)
+    silent = at(1, "local", 1, silence)
+    ended = on_flower("scaffold", silent, grid=network, min_replies=2, deadline=0.1)
+    assert [r["cohort"] for r in ended.history] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
+    assert bool(trained(network, 1001)) != bool(trained(network, 1003))
+
+
 def test_if_every_site_is_needed_the_error_says_how_to_let_another_node_in() -> None:
     network = grid()
     who = r"site 1 is not connected, and node 2001 claims partition-id 1, .* with allow_takeover"

@@ -159,8 +159,8 @@ def _outcome(reply: Message) -> Outcome:
         return Failure(f"was lost (Flower's error {code}: {reason})", gone=code in _GONE)
     label = label_of(reply.content)
     if label.get("status") == "failed":
-        client, error = label.get("client", -1), one_line(label.get("error"))
-        return Failure(f"failed: {error}", client if type(client) is int else -1)
+        client = label.get("client", -1)
+        return Failure(f"failed: {label.get('error')}", client if type(client) is int else -1)
     return reply.content
 
 
