@@ -313,6 +313,24 @@ def monitor() -> Iterator[Figure]:
         yield figure(f"watched / not watched, % more CPU: digits, {algorithm}", percent)
 
 
+def silos() -> Iterator[Figure]:
+    """What records of each client add to a round, in percent: 8 clients, LSTM, one worker.
+
+    Their own code is a share of each round's time; two runs side by side show the rest, if any, but
+    vary by more than they differ.
+    """
+    from silo_records import WrittenRounds
+
+    kept, without = WrittenRounds(LSTM, True), WrittenRounds(LSTM, False)
+    kept()
+    shares = [kept.share() for _ in range(6)]
+    yield figure("records of each client, % of CPU: LSTM 2x256", shares, at_most=2)
+    ratios = compare(kept, without, 20, time.process_time)
+    kept.close(), without.close()
+    percent = [100 * (1 / r - 1) for r in ratios]
+    yield figure("with / without records of each client, % more CPU", percent, at_most=2)
+
+
 BENCHMARKS = {
     "overhead": overhead,
     "workers": workers,
@@ -324,6 +342,7 @@ BENCHMARKS = {
     "scaling": scaling,
     "synthetic": synthetic_figure,
     "monitor": monitor,
+    "silos": silos,
 }
 
 

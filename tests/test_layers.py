@@ -19,10 +19,11 @@ def test_the_command_line_starts_without_torch_and_pictures_without_training() -
 
 
 def test_no_module_is_too_long_to_read() -> None:
+    """Docstrings count; in core, whose docstrings are long, the code alone is short too."""
     source = Path(__file__).parents[1] / "src" / "episode"
     for file in source.rglob("*.py"):
-        limit = 130 if file.parent.name == "core" else 320
-        assert lines_of_code(file) <= limit, file
+        assert len(file.read_text().splitlines()) <= 320, file
+        assert file.parent.name != "core" or lines_of_code(file) <= 130, file
 
 
 def lines_of_code(file: Path) -> int:
@@ -57,7 +58,7 @@ def test_only_the_cluster_and_the_optimizer_know_of_torch_distributed() -> None:
         for file in source.rglob("*.py")
         if "torch.distributed" in file.read_text() or "_distributed_c10d" in file.read_text()
     }
-    assert users == {"engines/cluster.py", "engines/rendezvous.py", "optim.py"}
+    assert users == {"engines/cluster.py", "engines/rendezvous.py", "optim/peers.py"}
 
 
 def test_type_checkers_see_the_public_names_that_programs_see() -> None:

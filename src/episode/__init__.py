@@ -15,6 +15,7 @@ _NAMES = {
         "ALGORITHMS Algorithm Clipping Correction Descent Episodic Guarded PerStep Remembered "
         "Resampled Schedule Synchronous Unclipped Uncorrected"
     ),
+    "episode.data.clients": "LazyClients",
     "episode.data.partition": "by_dirichlet by_id by_label_count by_similarity by_user_similarity",
     "episode.diagnosis.diagnose": "Diagnosis diagnose",
     "episode.errors": "ClientError EpisodeError",

@@ -14,6 +14,9 @@ from episode.core import (
     Unclipped as Unclipped,
     Uncorrected as Uncorrected,
 )
+from episode.data.clients import (
+    LazyClients as LazyClients,
+)
 from episode.data.partition import (
     by_dirichlet as by_dirichlet,
     by_id as by_id,

@@ -31,6 +31,20 @@ def permutation(size: int, seed: int, *key: Key) -> torch.Tensor:
     return torch.randperm(size, generator=generator(seed, *key))
 
 
+def sample(size: int, count: int, seed: int, *key: Key) -> list[int]:
+    """Return `count` of the numbers 0 … size-1 without replacement, in ascending order.
+
+    The work is proportional to `count`, not to `size` (Floyd's algorithm): the k-th draw is from
+    the first size-count+k+1 numbers, and one that was drawn before stands for the last of them.
+    """
+    ends = np.arange(size - count, size)
+    drawn = (uniform(derive(seed, *key), np.arange(count)) * (ends + 1)).astype(np.int64)
+    chosen: set[int] = set()
+    for number, last in zip(drawn.tolist(), ends.tolist(), strict=True):
+        chosen.add(last if number in chosen else number)
+    return sorted(chosen)
+
+
 def uniform(*keys: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return one number in [0, 1) for each combination of the (broadcast) integer keys.
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from made_runs import make_run
+from made_runs import make_run, write_silos
 from test_cli import episode
 
 from episode.runs.config import read_experiment
@@ -33,6 +33,43 @@ def test_from_a_sweep_to_its_report(tmp_path: Path) -> None:
     done = episode("report", "s", cwd=tmp_path)
     assert done.stdout.startswith("s/report.html")
     assert "4 runs" in episode("watch", "s", cwd=tmp_path).stdout
+
+
+def test_runs_are_compared_silo_by_silo(tmp_path: Path) -> None:
+    for algorithm in ("celgc", "episode"):
+        write_silos(make_run(tmp_path / "runs" / algorithm, algorithm), 3)
+    make_run(tmp_path / "runs" / "fedavg", "fedavg")
+    done = episode("compare", "runs", "--per-silo", cwd=tmp_path)
+    words = [line.split() for line in done.stdout.splitlines()]
+    assert words[1] == ["silo", "celgc", "episode", "fedavg"]
+    assert [row[0] for row in words[2:5]] == ["Aachen", "Bergen", "Cork"]
+    assert "fedavg: 1 of 1 finished runs without holdout_accuracy of each silo." in done.stdout
+    assert "With --metric: holdout_loss, loss." in done.stdout
+    done = episode("compare", "runs", "--per-silo", "--json", "--metric", "loss", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert [len(column["each"]) for column in found] == [3, 3, 0]
+    done = episode("compare", "runs", "--metric", "loss", cwd=tmp_path, code=2)
+    assert done.stderr == "Error: --metric chooses what --per-silo shows: give both.\n"
+    done = episode("compare", "runs/fedavg", "--per-silo", cwd=tmp_path, code=2)
+    assert "None of these runs has records of each silo" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_run_names_the_silo_that_it_serves_worst(tmp_path: Path) -> None:
+    small = ["task=digits", "task.num_clients=2", "task.hidden=4", "task.time_steps=2",
+             "budget.rounds=2", "task.holdout=0.2"]  # fmt: skip
+    sets = [word for s in small for word in ("--set", s)]
+    done = episode("run", *sets, "--folder", "r", cwd=tmp_path)
+    worst = json.loads((tmp_path / "r/summary.json").read_text())["per_client"]["holdout_accuracy"]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("worst silo"))
+    assert line.endswith(f"holdout_accuracy {worst['worst']:.6g} ({worst['worst_client']})")
+    done = episode(
+        "run", *sets, "--set", "task.holdout=0.9999", "--folder", "s", cwd=tmp_path, code=2
+    )
+    assert "A holdout of 0.9999 leaves client 0 nothing to train on" in " ".join(
+        done.stderr.split()
+    )
 
 
 @pytest.mark.slow

@@ -65,8 +65,9 @@ def test_messages_warnings_and_progress_are_cleaned(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(module, "err", err)
 
     def fail(standalone_mode: bool) -> None:
-        warnings.warn(f"[beware] {NASTY}", stacklevel=1)
-        logging.getLogger("episode").info("[noted] %s", NASTY)
+        recorded = NASTY[:-1]  # xdist cannot send a lone surrogate
+        warnings.warn(f"[beware] {recorded}", stacklevel=1)
+        logging.getLogger("episode").info("[noted] %s", recorded)
         with progress.RunProgress(quiet=False) as bars, data._progress():
             bars._bars.add_task(printable(f"[run] {NASTY}", one_line=True), state="[state]")
         raise EpisodeError(f"[mistake] {NASTY}")
@@ -82,7 +83,8 @@ def test_messages_warnings_and_progress_are_cleaned(monkeypatch: pytest.MonkeyPa
     shown = file.getvalue()
     for word in ("[beware]", "[noted]", "[run]", "[state]", "[mistake]"):
         assert word in shown
-    assert shown.count(SPELT) >= 4
+    assert shown.count(SPELT) >= 2
+    assert shown.count(SPELT.removesuffix(r"\ud800")) >= 4
     assert "\x1b]0" not in shown
     assert "\x9b" not in shown
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
 import json
@@ -27,7 +28,8 @@ from episode.data.sources.fetch import MANIFEST, fetch, verify_checksums
 from episode.data.sources.glove import default_vectors
 from episode.data.storage import data_folder, prepare_arrays
 from episode.data.texts import Corpus, Texts, tokeniser
-from episode.data.word_vectors import read_vectors
+from episode.data.vocabulary import words_with_vectors
+from episode.data.word_vectors import describe_vectors, read_vectors
 from official import write_cifar10, write_imagenet, write_sentiment140, write_snli, write_vectors
 
 
@@ -162,15 +164,26 @@ def test_images_that_cannot_be_read_or_have_no_training_class_are_named(tmp_path
 
 def test_vectors_are_cut_to_what_is_wanted_from_text_gz_and_zip(tmp_path: Path) -> None:
     gz = write_vectors(tmp_path / "v.txt.gz", dimension=5)
-    rows, vectors = read_vectors(gz, {"good", "dog", "unheard"})
-    assert set(rows) == {"good", "dog"}
-    assert vectors.shape == (2, 5)
+    found = read_vectors(gz, {"good", "dog", "unheard"})
+    assert set(found.rows) == {"good", "dog"}
+    assert found.vectors.shape == (2, 5)
     text = "a 1 2\n. . 3 4\nb 5 6\n"
     with zipfile.ZipFile(tmp_path / "v.zip", "w") as zipped:
         zipped.writestr("v.2d.txt", text)
-    rows, vectors = read_vectors(tmp_path / "v.zip", {"b", ". ."})
-    assert vectors[rows[". ."]].tolist() == [3, 4]
-    assert vectors[rows["b"]].tolist() == [5, 6]
+    found = read_vectors(tmp_path / "v.zip", {"b", ". ."})
+    assert found.vectors[found.rows[". ."]].tolist() == [3, 4]
+    assert found.vectors[found.rows["b"]].tolist() == [5, 6]
+    assert found.first.tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_equal_vectors_have_one_checksum_however_they_are_packed(tmp_path: Path) -> None:
+    gz, plain = write_vectors(tmp_path / "v.txt.gz", dimension=5), tmp_path / "v.txt"
+    plain.write_bytes(gzip.decompress(gz.read_bytes()))
+    assert describe_vectors(gz) == describe_vectors(plain)
+    assert describe_vectors(gz)["checksum"] == read_vectors(gz, {"good"}).checksum
+    assert describe_vectors(gz)["size"] == 5
+    plain.write_text(plain.read_text().replace("1", "2", 1))
+    assert describe_vectors(gz) != describe_vectors(plain)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +219,9 @@ def test_an_archive_of_several_files_of_vectors_is_fetched_and_one_of_them_named
     assert default_vectors() == folder / "glove.6B.zip"
     with pytest.raises(EpisodeError, match=r"name one, as .*glove.6B.zip/glove.6B.2d.txt"):
         read_vectors(default_vectors(), {"a"})
-    assert read_vectors(default_vectors() / "glove.6B.3d.txt", {"b"})[1].tolist() == [[4, 5, 6]]
+    assert read_vectors(default_vectors() / "glove.6B.3d.txt", {"b"}).vectors.tolist() == [
+        [4, 5, 6]
+    ]
 
 
 def test_archives_that_cannot_be_unpacked_are_named(tmp_path: Path) -> None:
@@ -268,7 +283,7 @@ def test_a_corpus_drops_words_without_a_vector_and_batches_are_cut(tmp_path: Pat
         corpus = Corpus(columns=2)
         corpus.add("train", ("Good zzz day", "the"), 1)
         corpus.add("train", ("sad", "zzz"), 0)
-        return corpus.write(folder, vectors, "drop")
+        return corpus.write(folder, words_with_vectors(corpus.words, vectors, "drop"))
 
     ready = prepare_arrays("toy", {"k": 1}, build)
     assert ready.info["token_coverage"] == pytest.approx(12 / 14)
@@ -277,8 +292,9 @@ def test_a_corpus_drops_words_without_a_vector_and_batches_are_cut(tmp_path: Pat
     assert batch.lengths.tolist() == [3, 4, 2, 3]
     assert batch.tokens.shape == (4, 4)
     assert batch.labels.tolist() == [0, 1]
-    rows, matrix = read_vectors(vectors, {"<s>", "good", "day", "</s>"})
-    expected = torch.from_numpy(matrix[[rows[w] for w in ("<s>", "good", "day", "</s>")]])
+    found = read_vectors(vectors, {"<s>", "good", "day", "</s>"})
+    rows = [found.rows[w] for w in ("<s>", "good", "day", "</s>")]
+    expected = torch.from_numpy(found.vectors[rows])
     assert torch.equal(ready["vectors"][batch.tokens[1].long()], expected)
 
 

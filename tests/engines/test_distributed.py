@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from episode import EpisodeError
 from episode.engines.cluster import Cluster
 from episode.engines.distributed import _bits, _checksum, _piece, _values
 from episode.engines.rendezvous import under_torchrun
+from episode.results.per_client import read_lines
 
 RUN = ["-m", "episode", "run", "--set", "task=quadratics", "--set", "budget.rounds=6"]
 
@@ -43,8 +46,11 @@ def test_models_that_differ_in_one_bit_have_other_checksums() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_can_change_its_number_of_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("megabytes", [1024, 0])
+def test_a_run_can_change_its_number_of_ranks(megabytes: int, tmp_path: Path) -> None:
+    """With 0 MB for client states, each rank keeps those of its clients in a file."""
     settings = ["--set", "algorithm=scaffold_clipped", "--set", "algorithm.momentum=0.5"]
+    settings += ["--set", f"engine.state_memory_mb={megabytes}"]
     settings += ["--set", "task.num_clients=5", "--set", "task.name=digits"]
     settings += ["--set", "task.dtype=float64", "--set", "record.checkpoint_seconds=0"]
     command = ["-m", "episode", "run", *settings, "--set", "budget.rounds=4"]
@@ -55,14 +61,53 @@ def test_a_run_can_change_its_number_of_ranks(tmp_path: Path) -> None:
     for ended in ranks(3, [*stop, "--folder", str(moved)]):
         assert ended.code == 130, ended.output
         assert "told of a failure" not in ended.output
-    parts = sorted(p.name for p in (moved / "checkpoint").glob("clients-*"))
-    assert parts == [f"clients-2-rank-{k}-of-3.safetensors" for k in range(3)]
+
+    def parts(round: int, ranks: int) -> set[str]:
+        names = {f"clients-{round}-rank-{k}-of-{ranks}.safetensors" for k in range(ranks)}
+        rows = {f"clients-0-rank-{k}-of-{ranks}.rows" for k in range(ranks)}
+        return names if megabytes else names | rows
+
+    assert {p.name for p in (moved / "checkpoint").glob("clients-*")} == parts(2, ranks=3)
     for ended in ranks(2, [*command, "--folder", str(moved), "--resume"]):
         assert ended.code == 0, ended.output
     a, b = (load_file(f / "model.safetensors") for f in (whole, moved))
     assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-12
-    parts = sorted(p.name for p in (moved / "checkpoint").glob("clients-*"))
-    assert parts == [f"clients-4-rank-{k}-of-2.safetensors" for k in range(2)]
+    assert {p.name for p in (moved / "checkpoint").glob("clients-*")} == parts(4, ranks=2)
+    (ended,) = ranks(1, [*command, "--folder", str(moved), "--resume"])
+    assert ended.code == 0, ended.output  # read back
+
+
+@pytest.mark.slow
+def test_one_rank_writes_the_records_of_all_clients_whoever_serves_them(tmp_path: Path) -> None:
+    settings = ["task=digits", "task.num_clients=5", "task.hidden=6", "task.time_steps=4",
+                "task.dtype=float64", "task.holdout=0.2", "budget.rounds=4", "cohorts.kind=uniform",
+                "cohorts.cohort_size=3", "record.evaluate_every=2", "record.checkpoint_seconds=0",
+                "algorithm=scaffold_clipped"]  # fmt: skip
+    sets = [word for s in settings for word in ("--set", s)]
+    whole, shared = tmp_path / "whole", tmp_path / "shared"
+    done = subprocess.run(
+        [sys.executable, "-m", "episode", "run", "-q", *sets, "--folder", str(whole)],
+        capture_output=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for ended in ranks(2, ["-c", STOP_AFTER_TWO, "run", *sets, "--folder", str(shared)]):
+        assert ended.code == 130, ended.output
+    with (shared / "clients.jsonl").open("a") as file:
+        file.write('{"round": 2, "clients"')
+    again = ["-m", "episode", "run", *sets, "--folder", str(shared), "--resume"]
+    for ended in ranks(2, again):
+        assert ended.code == 0, ended.output
+    for ours, theirs in zip(read_lines(shared), read_lines(whole), strict=True):
+        assert ours.keys() == theirs.keys()
+        assert (ours["round"], ours["clients"]) == (theirs["round"], theirs["clients"])
+        assert ours.get("evaluated") == theirs.get("evaluated")
+        for name in ("loss", "clipped", "largest_norm", "drift"):
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-11)
+        for name, values in theirs.get("metrics", {}).items():
+            assert ours["metrics"][name] == pytest.approx(values, abs=1e-11)
+    names = [f"client {c}" for c in range(5)]
+    summary = json.loads((shared / "summary.json").read_text())
+    assert list(summary["per_client"]["holdout_accuracy"]["each"]) == names
 
 
 STOP_AFTER_TWO = """

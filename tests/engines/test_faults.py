@@ -60,6 +60,18 @@ def test_a_restarted_run_is_the_same_run(fault: str, undisturbed: Path, tmp_path
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("fault", ["kill:local:2:0", "kill:checkpoint:2:1", "kill:checkpoint:2:0"])
+def test_a_restarted_run_with_client_states_in_files_is_the_same_run(
+    fault: str, undisturbed: Path, tmp_path: Path
+) -> None:
+    ended = run(tmp_path, fault, 1, 2, "engine.state_memory_mb=0")
+    assert (tmp_path / "struck").exists()
+    assert ended.code == 0, ended.output
+    assert len(list(tmp_path.rglob("*.rows"))) == 2
+    same(tmp_path, undisturbed)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS)
 def test_without_restarts_the_survivors_say_who_and_when(fault: str, tmp_path: Path) -> None:
     _, event, _, lost = fault.split(":")

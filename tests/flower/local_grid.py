@@ -9,6 +9,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -29,11 +30,14 @@ class LocalGrid(Grid):
     fault: Fault = lambda client, reply: reply
     sent: list[Message] = field(default_factory=list)
     contexts: dict[int, Context] = field(default_factory=dict)
+    keys: dict[int, bytes] = field(default_factory=dict)
+    """Public keys of nodes; one without is known by its number alone."""
 
     def __post_init__(self) -> None:
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self._ids = itertools.count()
         self._replies: dict[str, Message] = {}
+        self._away: dict[int, int] = {}
         for k, partition in enumerate(self.partitions):
             self.connect(1000 + k, partition)
 
@@ -42,6 +46,11 @@ class LocalGrid(Grid):
         config["num-partitions"] = self.num_partitions or len(self.partitions)
         run = id(self)  # so that workers of another grid are not found in the cache
         self.contexts[node] = Context(run, node, config, RecordDict(), {})
+
+    def leave_and_return(self, node: int, partition: int) -> None:
+        """Restart a node with another number; the server notices that it was away."""
+        self._away[node] = partition
+        del self.contexts[node]
 
     def forget(self, client: int) -> None:
         """Restart a site, which loses its state."""
@@ -52,6 +61,12 @@ class LocalGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.contexts)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        here = [NodeInfo(node_id=n, public_key=self.keys.get(n, b"")) for n in self.contexts]
+        while self._away:
+            self.connect(*self._away.popitem())
+        return here
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []

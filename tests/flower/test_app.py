@@ -46,6 +46,8 @@ def test_an_app_holds_its_experiment(tmp_path: Path) -> None:
     assert found.engine.min_replies is None
     changed = _of_run_config({**config, "budget.rounds": 7, "engine.min_replies": 2})
     assert (changed.budget.rounds, changed.engine.min_replies) == (7, 2)
+    assert found.record.per_client is None
+    assert _of_run_config({**config, "record.per_client": False}).record.per_client is False
     for part in project["tool"]["flwr"]["app"]["components"].values():
         module, name = part.split(":")
         path = tmp_path / "app" / (module.replace(".", "/") + ".py")

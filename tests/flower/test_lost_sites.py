@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Array, Error, Message
-from local_grid import Fault
+from faults import at, crash, label, relabel, silence, spoil
+from flwr.app import Array, Message
 
 from episode import Algorithm
 from episode.errors import ClusterError
@@ -25,28 +25,6 @@ REMEMBERING = [
     Algorithm.named("scaffold_clipped", momentum=0.9),
 ]
 FOUR = [*REMEMBERING[:2], "episode", "fedavg"]
-
-
-def label(reply: Message) -> tuple[str, int | None]:
-    record = reply.content.config_records.get("episode.answer", {})
-    return reply.metadata.message_type.removeprefix("train."), record.get("round")  # type: ignore[return-value]
-
-
-def at(client: int, phase: str, round: int, act: Callable[[Message], Message | None]) -> Fault:
-    """Return a fault that acts on each reply of one client in one phase of one round."""
-
-    def fault(who: int, reply: Message) -> Message | None:
-        return act(reply) if who == client and label(reply) == (phase, round) else reply
-
-    return fault
-
-
-def silence(reply: Message) -> None:
-    return None
-
-
-def crash(reply: Message) -> Message:
-    return Message(Error(8, "ClientApp crashed"), reply_to=reply)
 
 
 @pytest.mark.parametrize("algorithm", [*FOUR, REMEMBERING[2], REMEMBERING[3]], ids=str)
@@ -97,7 +75,7 @@ def test_a_restarted_site_with_another_node_takes_its_place(algorithm: str) -> N
         network.connect(2001, 1)
         return reply
 
-    ended = on_flower(algorithm, at(0, "local", 1, replaced), grid=network)
+    ended = on_flower(algorithm, at(0, "local", 1, replaced), grid=network, allow_takeover=True)
     assert_same(ended.model, in_simulation(algorithm))
 
 
@@ -112,7 +90,8 @@ def test_a_node_with_the_number_of_one_that_is_silent_takes_its_place() -> None:
             network.connect(2001, 1)
         return None if reply.metadata.src_node_id in dead else reply
 
-    ended = on_flower("episode", fault, grid=network, min_replies=2, deadline=0.1)
+    options = {"min_replies": 2, "deadline": 0.1, "allow_takeover": True}
+    ended = on_flower("episode", fault, grid=network, **options)
     assert [r["cohort"] for r in ended.history][-1] == [0, 1, 2]
     assert_same(ended.model, in_simulation("episode", Without(((1, 1),))))
 
@@ -140,24 +119,6 @@ def test_the_servers_memory_stays_the_mean_of_all(algorithm: str, tmp_path: Path
     mean = torch.stack([clients[c].memory for c in range(3)]).mean(0)  # type: ignore[misc]
     assert server.memory is not None
     assert torch.allclose(server.memory, mean, rtol=0, atol=1e-14)
-
-
-def spoil(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Message], Message]:
-    def act(reply: Message) -> Message:
-        record = reply.content.array_records["episode.arrays"]
-        for name in {"gradient", "x"} & set(record):
-            record[name] = Array(change(torch.from_numpy(record[name].numpy())).numpy())
-        return reply
-
-    return act
-
-
-def relabel(**values: Any) -> Callable[[Message], Message]:
-    def act(reply: Message) -> Message:
-        reply.content.config_records["episode.answer"].update(values)
-        return reply
-
-    return act
 
 
 def pickled(reply: Message) -> Message:

@@ -6,27 +6,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
-from torch import nn
+from torch import Tensor, nn
 
+import episode
 from episode import ALGORITHMS, Algorithm, Clipping, EpisodeError, Resampled, Uniform
 from episode.errors import ClusterError
 from episode.federation.protocols import Task
+from episode.flower import EpisodeStrategy
 from episode.flower.client import Site, add_actions
 from episode.flower.server import FlowerEngine
 from episode.flower.sites import Limits, Sites
+from episode.results.per_client import read_lines
 from episode.results.store import read_rounds
 from episode.testing import check_engine
-from federation import SITES, Net, app, arrays, assert_same, data_of, grid, in_simulation, on_flower
+from federation import (
+    SETTINGS,
+    SITES,
+    Net,
+    app,
+    arrays,
+    assert_same,
+    data,
+    data_of,
+    grid,
+    in_simulation,
+    loss,
+    on_flower,
+)
 
 
 def engine(task: Task, algorithm: Algorithm) -> FlowerEngine:
     client = ClientApp()
-    add_actions(client, lambda context, number, seed: Site(task, number), threads=1)
+    add_actions(client, lambda context, number, seed, told: Site(task, number), threads=1)
     network = LocalGrid(client, list(reversed(range(task.num_clients))))
     sites = Sites(network, Limits(deadline=20, start_seconds=20), 0)
     sites.meet()
@@ -41,6 +58,45 @@ def test_the_flower_engine_is_sound() -> None:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_gives_the_numbers_of_the_simulation(name: str) -> None:
     assert_same(on_flower(name).model, in_simulation(name))
+
+
+class TypedNet(nn.Module):
+    """A float32 model with buffers of other types, some of which follow the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        nn.init.constant_(self.head.weight, 0.1)
+        nn.init.zeros_(self.head.bias)
+        self.register_buffer("scale", torch.tensor([1 / 3]))
+        self.register_buffer("rotary", torch.polar(torch.ones(3), torch.arange(3.0)))
+        self.register_buffer("wide", torch.tensor([1 / 3], dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(4, dtype=torch.complex64))
+        self.register_buffer("brain", torch.ones(2, dtype=torch.bfloat16), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean.copy_(torch.complex(x, -x).mean(0))
+            self.wide.copy_(x.mean() / 3)
+        return self.head(x.float())
+
+
+@pytest.mark.parametrize("name", ["episode", "fedavg", "parallel_sgd"])
+def test_buffers_of_other_types_give_the_numbers_of_the_simulation(
+    name: str, tmp_path: Path
+) -> None:
+    model, start = TypedNet(), TypedNet().state_dict()
+    clients = [data(c) for c in range(SITES)]
+    options: dict[str, Any] = {**SETTINGS, "algorithm": name}
+    episode.fit(model, clients, loss, rounds=3, batch_size=8, **options)
+    strategy = EpisodeStrategy(**options, deadline=5.0, start_seconds=3.0, folder=tmp_path)
+    network = LocalGrid(app(model_fn=TypedNet), [0, 1, 2])
+    result = strategy.start(network, ArrayRecord(start), num_rounds=3)
+    ours, theirs = model.state_dict(), result.arrays.to_torch_state_dict()
+    assert_same(ours, theirs)
+    assert {n: t.dtype for n, t in theirs.items()} == {n: t.dtype for n, t in start.items()}
+    assert torch.equal(theirs["rotary"], start["rotary"])
+    assert theirs["mean"].abs().min() > 0
 
 
 @pytest.mark.parametrize(
@@ -143,6 +199,41 @@ def test_it_evaluates_as_flower_does() -> None:
     assert result.train_metrics_clientapp[1]["sites"] == 3
     assert strategy.run is not None
     assert strategy.run.summary["metrics"]["sites_number"] == pytest.approx(weighted)
+    found = strategy.run.summary["per_client"]
+    assert found["sites_number"]["each"] == {"site 0": 0.0, "site 1": 1.0, "site 2": 2.0}
+    assert set(found) == {"sites_number", "loss"}, "how many examples is no metric"
+    for line in strategy.run.history.client_lines:
+        assert line["metrics"] == {"sites_number": [0.0, 1.0, 2.0]}
+        assert len(line["drift"]) == 3
+
+
+@pytest.mark.parametrize("per_client", [None, False])
+def test_sites_are_asked_once_after_a_round_whether_their_records_are_kept_or_not(
+    per_client: bool | None, tmp_path: Path
+) -> None:
+    client = app()
+
+    @client.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        if int(context.node_config["partition-id"]) == 1:
+            raise ValueError("out of memory")
+        metrics = MetricRecord({"loss": 0.5, "num-examples": 3, "curve": [0.1, 0.2]})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    network = LocalGrid(client, [0, 1, 2])
+    ended = on_flower(
+        grid=network, rounds=2, evaluate_every=2, per_client=per_client, folder=tmp_path
+    )
+    asked = [m for m in network.sent if m.metadata.message_type == "evaluate"]
+    assert len(asked) == 3
+    assert ended.strategy.run is not None
+    assert (tmp_path / "clients.jsonl").exists() is (per_client is None)
+    if per_client is None:
+        line = read_lines(tmp_path)[-1]
+        assert line["evaluated"] == [0, 2], "site 1 failed"
+        assert line["metrics"] == {"sites_loss": [0.5, 0.5]}
+        assert len(line["loss"]) == 3
+    assert ended.history[-1]["metrics"] == {"sites_loss": 0.5}
 
 
 def test_a_run_has_a_folder_and_goes_on_from_it(tmp_path: Path) -> None:
@@ -217,6 +308,26 @@ def no_data(context: Context) -> Any:
         (grid(), {"algorithm": "epsode"}, "did you mean 'episode'"),
         (grid(), {"fraction_evaluate": 2}, "fraction_evaluate is 2"),
         (grid(), {"deadline": -1.0}, "deadline is -1"),
+        (grid(), {"deadline": 0}, "deadline is 0: it must be a number above 0"),
+        (grid(), {"eta": "0.1"}, "eta is '0.1': it must be a number"),
+        (grid(), {"gamma": True}, "gamma is True: it must be a number"),
+        (grid(), {"local_steps": 2.0}, "local_steps is 2.0: it must be a whole number"),
+        (grid(), {"local_steps": 0}, "local_steps is 0: it must be 1 or more"),
+        (grid(), {"seed": None}, "seed is None: it must be a whole number"),
+        (grid(), {"schedule": "cosine"}, "schedule is 'cosine': give a Schedule"),
+        (grid(), {"cohorts": 2}, "cohorts is 2: give Full"),
+        (grid(), {"num_sites": "3"}, "num_sites is '3': it must be a whole number"),
+        (grid(), {"num_sites": 0}, "num_sites is 0: it must be 1 or more"),
+        (grid(), {"min_replies": True}, "min_replies is True: it must be a whole number"),
+        (grid(), {"retries": 1.5}, "retries is 1.5: it must be a whole number"),
+        (grid(), {"start_seconds": float("nan")}, "start_seconds is nan"),
+        (grid(), {"max_norm": "1"}, "max_norm is '1': it must be a number"),
+        (grid(), {"folder": 3}, "folder is 3: give the path of a folder"),
+        (grid(), {"fraction_evaluate": "all"}, "fraction_evaluate is 'all'"),
+        (grid(), {"fraction_evaluate": True}, "fraction_evaluate is True"),
+        (grid(), {"evaluate_every": -1}, "evaluate_every is -1: it must be 0 or more"),
+        (grid(), {"weighted_by_key": 3}, "weighted_by_key is 3: give a name"),
+        (grid(), {"rounds": "3"}, "num_rounds is '3': it must be a whole number"),
     ],
 )
 def test_mistakes_are_named(network: LocalGrid, options: dict[str, Any], message: str) -> None:
@@ -225,8 +336,6 @@ def test_mistakes_are_named(network: LocalGrid, options: dict[str, Any], message
 
 
 def test_a_model_that_is_not_that_of_the_initial_arrays_is_named() -> None:
-    from episode.flower import EpisodeStrategy
-
     strategy = EpisodeStrategy(eta=0.1, gamma=0.1, local_steps=2, start_seconds=1.0)
     other = ArrayRecord({**Net().state_dict(), "head.weight": torch.zeros(3, 9)})
     with pytest.raises(EpisodeError, match=r"site \d .*head.weight of \[3, 6\], but .* \[3, 9\]"):
@@ -240,6 +349,17 @@ def test_a_model_that_is_not_that_of_the_initial_arrays_is_named() -> None:
     single = ArrayRecord({n: t.float() for n, t in Net().state_dict().items()})
     with pytest.raises(EpisodeError, match=r"frozen|float64, but the initial arrays are"):
         strategy.start(grid=grid(), initial_arrays=single)
+
+
+def test_a_start_with_wrong_arguments_is_a_sentence() -> None:
+    strategy = EpisodeStrategy(eta=np.float32(0.1), gamma=0.1, local_steps=np.int64(2))
+    for wrong, message in (
+        ({"timeout": float("nan")}, "timeout is nan: it must be a number above 0"),
+        ({"evaluate_fn": 3}, "evaluate_fn is 3: give a function"),
+        ({"initial_arrays": {}}, "initial_arrays is {}: give ArrayRecord"),
+    ):
+        with pytest.raises(EpisodeError, match=message):
+            strategy.start(**{"grid": grid(), "initial_arrays": arrays(), **wrong})
 
 
 def test_it_is_not_to_be_wrapped() -> None:

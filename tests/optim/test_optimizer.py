@@ -6,6 +6,7 @@ import copy
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from launch import PROGRAMS, ranks
@@ -150,12 +151,40 @@ def test_frozen_and_untouched_parameters_stay() -> None:
         ({"algorithm": 3}, "algorithm is 3: give a name"),
         ({"algorithm": Algorithm(Resampled(), Unclipped()), "momentum": 0.5}, "Descent"),
         ({"momentum": 1.5}, "momentum is 1.5"),
+        ({"lr": True}, "lr is True: it must be a number"),
+        ({"lr": "0.1"}, "lr is '0.1': it must be a number"),
+        ({"gamma": None}, "gamma is None: it must be a number"),
+        ({"gamma": float("inf")}, "gamma is inf: it must be a number above 0"),
+        ({"local_steps": True}, "local_steps is True: it must be a whole number"),
+        ({"local_steps": 2.0}, "local_steps is 2.0: it must be a whole number"),
+        ({"momentum": "x"}, "momentum is 'x'"),
+        ({"nesterov": 3}, "nesterov is 3"),
+        ({"weight_decay": -1.0}, "weight_decay is -1.0: it must be 0 or more"),
+        ({"weight_decay": "x"}, "weight_decay is 'x': it must be a number"),
+        ({"weight_decay": True}, "weight_decay is True: it must be a number"),
+        ({"buffers": torch.ones(3)}, r"buffers is a tensor of shape \[3\]: give model.buffers"),
+        ({"buffers": nn.Linear(2, 1).buffers}, r"buffers is a.*: give model.buffers\(\)"),
+        ({"buffers": [1.0]}, r"buffers is \[1.0\]: give model.buffers"),
+        ({"process_group": 3}, "process_group is given, but there are no processes"),
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
     values: dict[str, Any] = {"lr": 0.1, "gamma": 0.1, "local_steps": 2, **arguments}
     with pytest.raises(EpisodeError, match=message):
         FederatedSGD([nn.Parameter(torch.ones(2))], **values)
+
+
+def test_numbers_of_numpy_and_groups_at_rest_are_accepted() -> None:
+    x, y = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    groups = [{"params": [x]}, {"params": [y], "lr": 0.0}]
+    optimizer = FederatedSGD(groups, np.float32(0.1), np.float64(0.1), np.int64(2))
+    (quadratic(x) + quadratic(y)).backward()
+    optimizer.step()
+    assert not torch.equal(x.detach(), torch.ones(2))
+    assert torch.equal(y.detach(), torch.ones(2))
+    for wrong in ({"lr": "x"}, {"lr": -1.0}, {"weight_decay": None}):
+        with pytest.raises(EpisodeError, match=f"{next(iter(wrong))} is"):
+            FederatedSGD([{"params": [x], **wrong}], 0.1, 0.1, 1)
 
 
 def test_parameters_that_it_cannot_train_are_refused_by_name() -> None:

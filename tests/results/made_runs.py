@@ -9,6 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from episode.results.per_client import read_lines, summarise
+
+PLACES = (
+    "Aachen",
+    "Bergen",
+    "Cork",
+    "Delft",
+    "Ely",
+    "Faro",
+    "Ghent",
+    "Hospital del Mar, Barcelona",
+)
 UNCLIPPED = ("fedavg", "scaffold")
 NORMED = ("episode", "episode_guarded", "episode_plus_plus", "scaffold", "scaffold_clipped")
 
@@ -84,6 +96,41 @@ def write_partition(folder: Path) -> dict[str, Any]:
     partition = {"title": title, "labels": labels, "clients": clients, "counts": counts}
     (folder / "partition.json").write_text(json.dumps(partition))
     return partition
+
+
+def write_silos(folder: Path, silos: int = 8, named: bool = True, share: float = 1.0) -> Path:
+    """Store records of each client, as if this share of them took part in every round."""
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    config = json.loads((folder / "config.json").read_text())
+    algorithm = str(config["algorithm"]["name"])
+    noise = np.random.default_rng([config["seed"], silos, len(algorithm)])
+    names = [f"{PLACES[k % len(PLACES)]} {k // len(PLACES) + 1}" for k in range(silos)]
+    hard, own = np.linspace(0, 0.3, silos), noise.normal(0, 0.03, silos)
+    lines = []
+    for record in rounds:
+        part = sorted(noise.choice(silos, max(1, round(share * silos)), replace=False).tolist())
+        loss = float(record["loss"]) if record["loss"] != "NaN" else 2.0
+        line: dict[str, Any] = {"round": record["round"], "clients": part}
+        line["loss"] = [loss * (1 + float(hard[k])) for k in part]
+        line["clipped"] = [float(noise.random()) for _ in part]
+        if algorithm not in UNCLIPPED:
+            line["largest_norm"] = [float(0.1 + noise.random()) for _ in part]
+        line["drift"] = [float(0.01 + noise.random()) for _ in part]
+        if "metrics" in record:
+            accuracy = min(1.0, max(0.0, record["metrics"]["test_accuracy"]))
+            values = [float(min(1.0, max(0.0, accuracy - hard[k] + own[k]))) for k in range(silos)]
+            if part != list(range(silos)):
+                line["evaluated"] = list(range(silos))
+            line["metrics"] = {"holdout_accuracy": values, "holdout_loss": [2 - v for v in values]}
+        lines.append(line)
+    (folder / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if named:
+        (folder / "client_names.json").write_text(json.dumps(names))
+    path = folder / "summary.json"
+    if path.exists():
+        found = summarise(read_lines(folder), names if named else [])
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"per_client": found}))
+    return folder
 
 
 def some_runs(folder: Path) -> Path:

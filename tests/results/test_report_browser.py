@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 
 import pytest
 from browser import chromium
-from made_runs import UNCLIPPED, make_run, some_runs, write_partition
+from made_runs import PLACES, UNCLIPPED, make_run, some_runs, write_partition, write_silos
 
+from episode.results.per_client import last_values, read_lines, read_names
 from episode.results.report import write_report
 from episode.results.store import StoredRun, find_runs
 
@@ -69,6 +71,9 @@ def test_in_a_browser_every_control_changes_what_it_should(tmp_path: Path) -> No
     runs = find_runs([some_runs(tmp_path / "runs")])
     page = tmp_path / "r.html"
     partitions = {r.config["seed"]: write_partition(r.folder) for r in runs}
+    for run in runs:
+        if run.label in ("celgc", "episode"):  # of the others there are no records
+            write_silos(run.folder, silos=5, share=0.6)
     write_report(runs, page)
     by_name = {r.folder.name: r for r in runs}
     with chromium() as browser:
@@ -78,6 +83,7 @@ def test_in_a_browser_every_control_changes_what_it_should(tmp_path: Path) -> No
         assert controls == {
             "theme", "metric", "axis", "view", "logx", "logy", "celgc", "episode", "fedavg",
             "scaffold", "target-metric", "target", "clipping-run", "partition-choice", "",
+            "silo-metric", "silo-shown", "silo-baseline", "silo",
         }, "a control is new: drive it here"  # fmt: skip
         check_curves(browser, by_name)
         check_scales_and_theme(browser)
@@ -86,6 +92,8 @@ def test_in_a_browser_every_control_changes_what_it_should(tmp_path: Path) -> No
         check_targets(browser, by_name)
         check_clipping(browser, runs)
         check_partitions(browser, [partitions[seed] for seed in range(3)])
+        check_silos(browser, runs)
+        check_curve_of_a_silo(browser, runs)
         check_keyboard(browser)
         check_phone_and_print(browser)
         assert browser.get_log("browser") == []
@@ -259,18 +267,107 @@ def check_partitions(browser: Any, partitions: Sequence[dict[str, Any]]) -> None
     assert partitions[0]["counts"] != partitions[1]["counts"]
 
 
+def silo_values(runs: Sequence[StoredRun], label: str, steps: int, metric: str) -> dict[str, float]:
+    """The last value of each silo, the mean over seeds, by our own reading."""
+    chosen = [r for r in runs if r.label == label and r.config["budget"]["local_steps"] == steps]
+    last = [last_values(read_lines(r.folder), metric) for r in chosen]
+    names = read_names(chosen[0].folder)
+    return {names[k]: sum(own[k] for own in last) / len(last) for k in last[0]}
+
+
+def silo_rows(browser: Any) -> dict[str, list[str]]:
+    script = "return [...document.querySelectorAll('#silo-rows tr')].map(r => [...r.cells]"
+    rows = browser.execute_script(script + ".map(c => c.textContent))")
+    return {row[0]: row[1:] for row in rows}
+
+
+def check_silos(browser: Any, runs: Sequence[StoredRun]) -> None:
+    """Who gains and who loses, for every metric, configuration and baseline."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import Select
+
+    def options(control: str) -> dict[str, str]:
+        found = Select(browser.find_element(By.ID, control)).options
+        return {o.text: o.get_attribute("value") for o in found}
+
+    groups = {"celgc, local_steps 8": ("celgc", 8), "episode, local_steps 8": ("episode", 8),
+              "episode, local_steps 4": ("episode", 4)}  # fmt: skip
+    assert options("silo-shown").keys() == options("silo-baseline").keys() == groups.keys()
+    metrics = list(options("silo-metric").values())
+    assert metrics[:3] == ["holdout_accuracy", "holdout_loss", "loss"]
+    for metric in metrics:
+        choose(browser, "silo-metric", metric)
+        sign = 1 if "accuracy" in metric else -1
+        for shown, baseline in itertools.product(groups, groups):
+            choose(browser, "silo-shown", options("silo-shown")[shown])
+            choose(browser, "silo-baseline", options("silo-baseline")[baseline])
+            ours, theirs = (silo_values(runs, *groups[g], metric) for g in (shown, baseline))
+            (bars,) = drawn(browser, "silo-gains")
+            if shown == baseline:
+                assert sorted(bars["x"]) == pytest.approx(sorted(ours.values()))
+                continue
+            gains = {s: sign * (ours[s] - theirs[s]) for s in ours}
+            assert bars["x"] == pytest.approx(sorted(gains.values())), "the worst first"
+            row = silo_rows(browser)[shown]
+            assert row[0] == f"{sum(ours.values()) / 5:.3f}"
+            assert ours[row[2]] == sign * min(sign * v for v in ours.values())
+            assert row[4] == str(sum(g > 0 for g in gains.values()))
+            assert row[5] == str(sum(g < 0 for g in gains.values()))
+            words = browser.find_element(By.ID, "silo-words").text
+            assert words.startswith(f"{row[4]} of 5 silos gain with {shown}, {row[5]} lose")
+    rows = silo_rows(browser)
+    assert rows["fedavg, local_steps 8"][2] == "not recorded"
+    assert any(name.endswith("(baseline)") for name in rows)
+
+
+def check_curve_of_a_silo(browser: Any, runs: Sequence[StoredRun]) -> None:
+    """A click on a bar, or a choice, shows the curves of that silo alone."""
+    from selenium.webdriver.common.by import By
+
+    choose(browser, "silo-metric", "holdout_accuracy")
+    choose(browser, "axis", "round")
+    for silo in (3, 0):
+        choose(browser, "silo", str(silo))
+        curves = {t["meta"]: t for t in drawn(browser, "silo-curves")}
+        assert len(curves) == 3
+        (run,) = [r for r in runs if r.folder.name == "episode-4"]
+        lines = [line for line in read_lines(run.folder) if "metrics" in line]
+        values = [line["metrics"]["holdout_accuracy"][silo] for line in lines]
+        assert curves["episode, local_steps 4"]["y"] == values
+        assert curves["episode, local_steps 4"]["x"] == [line["round"] + 1 for line in lines]
+    chosen = "return document.getElementById('silo').value"
+    data = "return document.getElementById('silo-gains').data[0].customdata"
+    bars = browser.find_elements(By.CSS_SELECTOR, "#silo-gains .bars .point")
+    order = browser.execute_script(data)
+    assert (len(bars), sorted(order)) == (5, list(range(5)))
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", bars[2])
+    middle = "const r = arguments[0].getBoundingClientRect(); "
+    middle += "return [r.x + r.width / 2, r.y + r.height / 2]"
+    box = browser.execute_script(middle, bars[2])
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        browser.execute_cdp_cmd(
+            "Input.dispatchMouseEvent",
+            {"type": kind, "x": box[0], "y": box[1], "button": "left", "clickCount": 1},
+        )
+    deadline = time.monotonic() + WAIT
+    while browser.execute_script(chosen) != str(order[2]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def check_keyboard(browser: Any) -> None:
     """All controls are reached by Tab, and the plots have no button that sends metrics away."""
     from selenium.webdriver.common.keys import Keys
 
     reached = set()
     browser.execute_script("document.querySelector('.skip').focus()")
-    for _ in range(70):
+    for _ in range(90):
         browser.switch_to.active_element.send_keys(Keys.TAB)
         script = "const e = document.activeElement; return e.id || e.value || e.dataset.key || ''"
         reached.add(browser.execute_script(script))
     wanted = {"theme", "metric", "axis", "view", "logx", "logy", "celgc", "scaffold", "target",
-              "target-metric", "clipping-run", "partition-choice"}  # fmt: skip
+              "target-metric", "clipping-run", "partition-choice", "silo-metric", "silo-shown",
+              "silo-baseline", "silo"}  # fmt: skip
     assert wanted <= reached
     titles = "return [...document.querySelectorAll('.modebar-btn')].map(b => b.outerHTML)"
     buttons = " ".join(browser.execute_script(titles))
@@ -298,6 +395,35 @@ def check_phone_and_print(browser: Any) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
     printed = base64.b64decode(browser.print_page())
     assert printed.startswith(b"%PDF")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_hundred_silos_stand_side_by_side_and_one_configuration_has_nobody_to_gain_on(
+    tmp_path: Path,
+) -> None:
+    from selenium.webdriver.common.by import By
+
+    write_silos(make_run(tmp_path / "runs" / "a"), 100, share=0.1)
+    write_report(find_runs([tmp_path / "runs"]), tmp_path / "one.html")
+    write_silos(make_run(tmp_path / "runs" / "b", "celgc"), 100, share=0.1)
+    write_report(find_runs([tmp_path / "runs"]), tmp_path / "two.html")
+    with chromium(width=360) as browser:
+        open_page(browser, tmp_path / "one.html")
+        words = browser.find_element(By.ID, "silo-words").text
+        assert words.startswith("Only one configuration has records of each silo")
+        open_page(browser, tmp_path / "two.html")
+        (bars,) = drawn(browser, "silo-gains")
+        assert (bars["x"], len(bars["y"])) == (list(range(100)), 100)
+        assert bars["y"] == sorted(bars["y"])
+        chosen = "return document.getElementById('silo-gains').layout.annotations[0].text"
+        for silo in ("Ghent 3", "Cork 12"):
+            choose(
+                browser, "silo", str(8 * int(silo.split()[1]) - 8 + PLACES.index(silo.split()[0]))
+            )
+            assert browser.execute_script(chosen) == silo
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 500
+        assert browser.get_log("browser") == []
 
 
 INTRUSIONS = """

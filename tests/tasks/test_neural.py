@@ -179,7 +179,7 @@ def test_a_small_client_is_a_warning_not_an_error() -> None:
         ({"loss": lambda m, b: m(b[0])}, r"tensor of shape \[10, 1\]: it must be a scalar"),
         ({"loss": lambda m, b: 1.0}, "The loss is 1.0"),
         ({"loss": lambda m, b: m(b[0]).detach().sum()}, "does not depend on the model"),
-        ({"loss": None}, "loss is a NoneType"),
+        ({"loss": None}, "loss is None: give a function"),
         ({"eta": 0.0}, "eta is 0.0"),
         ({"gamma": float("nan")}, "gamma is nan"),
         ({"batch_size": 0}, "batch_size is 0"),

@@ -22,6 +22,7 @@ from episode.runs.trainer import job_of, train
 from episode.tasks import precision
 from episode.tasks.partitioned import PartitionedSettings
 from episode.tasks.precision import Precision
+from episode.tasks.settings import Share
 from episode.tasks.silos import Silos
 from episode.testing import check_task
 from official import write_cifar10, write_imagenet, write_sentiment140, write_snli, write_vectors
@@ -78,6 +79,29 @@ def test_a_task_trains_resumes_and_evaluates(
     assert len(resumed.history) == 3
     assert torch.equal(resumed.x, whole.x)
     assert resumed.summary["metrics"] == metrics
+
+
+@pytest.mark.parametrize("name", ["digits", *NAMES])
+def test_clients_can_hold_out_examples_and_are_evaluated_on_them(
+    name: str, settings: Callable[[str], dict[str, Any]]
+) -> None:
+    given = {"name": "digits", "hidden": 4} if name == "digits" else settings(name)
+    plain = experiment(given).task
+    chosen = experiment({**given, "holdout": 0.25}).task
+    whole, task = plain.build(1, "cpu"), chosen.build(1, "cpu")
+    assert (whole.evaluates_clients, task.evaluates_clients) == (False, True)
+    point = task.initial()
+    for client in range(task.num_clients):
+        found = task.evaluate_client(client, *point)
+        assert set(found) == {"holdout_loss", "holdout_accuracy"}
+        assert 0 <= found["holdout_accuracy"] <= 1
+        held_out = max(1, round(0.25 * whole.examples(client)))
+        assert task.examples(client) == whole.examples(client) - held_out
+        part = chosen.build_share(Share((client,)), 1, "cpu")
+        assert part.evaluate_client(client, *point) == found, "wherever the data are"
+    assert chosen.sizes(1) == [task.examples(c) for c in range(task.num_clients)]
+    server = chosen.build_share(Share(()), 1, "cpu")
+    assert server.evaluates_clients, "a server without data asks for it"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -357,8 +381,8 @@ def test_silos_are_prepared_anew_for_other_vectors_of_one_archive(tmp_path: Path
         zipped.writestr("a.txt", "good 1 2\nday 2 3\nbad 3 5\n")
         zipped.writestr("b.txt", "good 1 2 3\nday 2 3 4\nbad 3 5 6\n")
     for name, size in (("a.txt", 2), ("b.txt", 3)):
-        ready, _ = silos(folder, vectors=str(tmp_path / "v.zip" / name)).task._prepare()
-        assert ready["vectors"].shape[1] == size
+        task = silos(folder, vectors=str(tmp_path / "v.zip" / name)).task.build(0, "cpu")
+        assert task.model.encoder.words.embedding_dim == size
 
 
 def test_a_label_that_only_held_out_rows_have_is_named(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,122 @@ def run(
     typer.echo(f"Run {number} is complete.")
 
 
+OwnData = Annotated[
+    Path | None, typer.Option(help="Folder of this site's own data; it never leaves the site.")
+]
+OwnVectors = Annotated[
+    Path | None, typer.Option(help="File of word vectors here, if the experiment uses them.")
+]
+OwnVocabulary = Annotated[
+    Path | None, typer.Option(help="File of words here, if the experiment uses one.")
+]
+Number = Annotated[int, typer.Option(help="This site's number, from 0; each site has its own.")]
+
+
+@app.command(
+    epilog="Example: episode flower site --superlink localhost:8000 --number 0 --of 3 --insecure "
+    "--data examples/silos/north --dry-run"
+)
+def site(
+    superlink: Annotated[str, typer.Option(help="Address of the SuperLink, as host:port.")],
+    number: Number,
+    of: Annotated[int, typer.Option(help="How many sites there are.")],
+    data: OwnData = None,
+    vectors: OwnVectors = None,
+    vocabulary: OwnVocabulary = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of this site in tables; by default its folder's name.")
+    ] = None,
+    root_certificates: Annotated[
+        Path | None, typer.Option(help="Certificate of the authority that signed the server's.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="This site's private key, whose public half is registered.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Connect without TLS: for trials on one machine.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(help="Port for this site's own processes; by default Flower's.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the command instead of running it.")
+    ] = False,
+) -> None:
+    """Join a federation as one of its sites, with this site's own data.
+
+    Starts Flower's SuperNode, which waits for work until it is stopped with Ctrl-C.
+    """
+    from episode.flower.simulation import QUIET, require_flower
+
+    require_flower()
+    if not 0 <= number < of:
+        raise EpisodeError(f"--number is {number}: number the {of} sites from 0 to {of - 1}.")
+    if insecure == (root_certificates is not None):
+        raise EpisodeError(
+            "Give --root-certificates, with which the server is known to be the right one, or "
+            "--insecure for a trial on one machine."
+        )
+    own = {"data": data, "vectors": vectors, "vocabulary": vocabulary}
+    paths = {k: str(_existing(k, path)) for k, path in own.items() if path is not None}
+    config = {"partition-id": number, "num-partitions": of, **paths}
+    command = [_program("flower-supernode"), "--superlink", superlink]
+    command += ["--insecure"] if insecure else ["--root-certificates", str(root_certificates)]
+    command += ["--auth-supernode-private-key", str(key)] if key else []
+    command += ["--port", str(port)] if port else []
+    command += ["--node-config", _node_config(config | ({"name": name} if name else {}))]
+    if dry_run:
+        typer.echo(shlex.join(command))
+        return
+    os.execve(command[0], command, {**os.environ, **QUIET})
+
+
+@app.command(
+    epilog="Example: episode flower facts --set task=silos --set task.word_buckets=4096 "
+    "--number 0 --data examples/silos/north"
+)
+def facts(
+    number: Number,
+    config: Annotated[
+        Path | None, typer.Option(help="The experiment's TOML file; without it, defaults are used.")
+    ] = None,
+    settings: Settings = None,
+    data: OwnData = None,
+    vectors: OwnVectors = None,
+    vocabulary: OwnVocabulary = None,
+) -> None:
+    """Print what this site would tell the server about its data before the first round.
+
+    Nothing is sent: read it before you join.
+    """
+    from episode.runs.config import read_experiment
+
+    experiment = read_experiment(config, settings or [])
+    own = {"data": data, "vectors": vectors, "vocabulary": vocabulary}
+    given = {k: str(_existing(k, path)) for k, path in own.items() if path is not None}
+    if unknown := given.keys() - set(experiment.task.site_settings):
+        raise EpisodeError(
+            f"The task {experiment.task_name} has no --{min(unknown)}: leave it out."
+        )
+    typer.echo(json.dumps(experiment.task.facts(number, given, experiment.seed), indent=2))
+
+
+def _existing(option: str, path: Path) -> Path:
+    if not path.exists():
+        raise EpisodeError(f"--{option} is {path}, which does not exist: give an existing path.")
+    return path.absolute()
+
+
+def _node_config(values: dict[str, Any]) -> str:
+    """Return values as a SuperNode reads them, which cannot contain quotes."""
+    for name, value in values.items():
+        if isinstance(value, str) and set(value) & set("\"'\\\n"):
+            raise EpisodeError(
+                f"--{name} is {value!r}: Flower allows no quotes or backslashes in it."
+            )
+    return " ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in values.items())
+
+
 def _status(number: str, superlink: str) -> str:
     found = _flwr("list", superlink, "--run-id", number).get("runs") or [{}]
     return str(found[0].get("status", "unknown"))
@@ -133,9 +250,11 @@ def _flwr(*arguments: str) -> dict[str, Any]:
     return found
 
 
-def _program() -> str:
-    beside = Path(sys.executable).with_name("flwr")
-    found = str(beside) if beside.exists() else shutil.which("flwr")
+def _program(name: str = "flwr") -> str:
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
     if not found:
-        raise EpisodeError("The flwr command is not installed: pip install 'episode-fl[flower]'.")
+        raise EpisodeError(
+            f"The {name} command is not installed: pip install 'episode-fl[flower]'."
+        )
     return found

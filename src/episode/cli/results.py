@@ -26,7 +26,7 @@ from episode.cli.terminal import (
     strict,
 )
 from episode.errors import EpisodeError
-from episode.results import groups, store
+from episode.results import groups, silo_tables, store
 from episode.results.report import default_path, write_report
 from episode.results.run_tables import full_table, short_table
 from episode.results.tables import Table, counted
@@ -100,14 +100,31 @@ def sweep(
         raise typer.Exit(1)
 
 
-def compare(folders: RunFolders, as_json: AsJson = False) -> None:
+def compare(
+    folders: RunFolders,
+    per_silo: Annotated[
+        bool,
+        typer.Option("--per-silo", help="Compare the runs silo by silo: who gains, who loses."),
+    ] = False,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="With --per-silo: the metric to show.", show_default="an accuracy"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Print a table of runs, and the settings in which they differ.
 
-    Runs that differ only in their seed share a row, with mean and standard deviation.
+    Runs that differ only in their seed share a row, with mean and standard deviation. With
+    --per-silo, the table has a row for each silo and a column for each algorithm.
     """
+    if metric is not None and not per_silo:
+        raise EpisodeError("--metric chooses what --per-silo shows: give both.")
     runs = store.find_runs(folders)
     configurations = groups.group_runs(runs)
     _warn_of_copies(len(runs) - len(groups.without_copies(runs)))
+    if per_silo:
+        _compare_silos(configurations, metric, as_json)
+        return
     settings = [groups.settings_of(run.config) for run in runs]
     differing = groups.differing_keys(settings)
     if as_json:
@@ -125,6 +142,22 @@ def compare(folders: RunFolders, as_json: AsJson = False) -> None:
         out.print(_differences(runs, values) if values else "Their configs are the same.")
 
 
+def _compare_silos(
+    configurations: Sequence[groups.Group], metric: str | None, as_json: bool
+) -> None:
+    shown, columns = silo_tables.silo_columns(configurations, metric)
+    if as_json:
+        out.print_json(data=strict(silo_tables.as_json(shown, columns)))
+        return
+    out.print(silo_tables.silo_table(shown, columns))
+    out.print()
+    for remark in silo_tables.remarks(shown, columns):
+        out.print(remark, markup=False)
+    others = [name for name in silo_tables.silo_metrics(configurations) if name != shown]
+    if others:
+        out.print(f"With --metric: {', '.join(others)}.", markup=False)
+
+
 def report(
     folders: RunFolders,
     output: Annotated[
@@ -138,8 +171,8 @@ def report(
     """Write one HTML file about runs, which opens in any browser, also offline.
 
     It shows final metrics over seeds, curves against rounds, exchanges, bytes, gradients or
-    seconds, the cost to reach a target, clipping, drift, who has which labels, and how to repeat
-    each run.
+    seconds, the cost to reach a target, which silos gain and which lose, clipping, drift, who has
+    which labels, and how to repeat each run.
     """
     found = store.find_runs(folders)
     runs = groups.without_copies(found)

@@ -236,10 +236,23 @@ def _print_result(summary: dict[str, Any], as_json: bool) -> None:
         **_cluster_lines(summary.get("cluster")),
         "local loss": f"{summary['loss']:.6g} (mean of the last round's local steps)",
         **{name: f"{value:.6g}" for name, value in summary["metrics"].items()},
+        **_silo_line(summary.get("per_client", {})),
         "folder": summary["folder"],
     }
     for name, text in lines.items():
         out.print(f"{name:<16} {text}")
+
+
+def _silo_line(silos: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Name the silo that the model serves worst, by the first metric that silos were evaluated for.
+
+    The loss of the local steps, which every run has, is none of them.
+    """
+    names = sorted(silos.keys() - {"loss"}, key=lambda name: ("accuracy" not in name, name))
+    if not names:
+        return {}
+    worst = silos[names[0]]
+    return {"worst silo": f"{names[0]} {worst['worst']:.6g} ({worst['worst_client']})"}
 
 
 def _cluster_lines(cluster: dict[str, Any] | None) -> dict[str, str]:

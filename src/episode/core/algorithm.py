@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from episode.arguments import switch, whole_number
 from episode.core.clipping import CLIPPINGS, Clipping, Episodic, Guarded, PerStep, Unclipped
 from episode.core.correction import (
     CORRECTIONS,
@@ -61,20 +62,19 @@ class Algorithm:
         CORRECTIONS.check(self.correction)
         CLIPPINGS.check(self.clipping)
         DESCENTS.check(self.descent)
-        row, column = type(self.correction).__name__, type(self.clipping).__name__
-        if self.clipping.needs_global and not self.correction.has_global:
+        rule = self.correction
+        row, column = type(rule).__name__, type(self.clipping).__name__
+        if self.clipping.needs_global and not rule.has_global:
             raise EpisodeError(
                 f"{column} clipping needs a global gradient, but the correction is {row}: "
                 "use Resampled or Remembered, or PerStep clipping."
             )
-        if self.reuse_probe and not (self.correction.probes and self.correction.steps_locally):
+        if switch("reuse_probe", self.reuse_probe) and not (rule.probes and rule.steps_locally):
             raise EpisodeError(
                 f"reuse_probe takes the first local step from the probe, but with {row} "
                 "correction there is none: use Resampled, or leave reuse_probe off."
             )
-        if self.probe_batches < 1:
-            raise EpisodeError(f"probe_batches is {self.probe_batches}: it must be 1 or more.")
-        if self.probe_batches > 1 and not self.correction.probes:
+        if whole_number("probe_batches", self.probe_batches, least=1) > 1 and not rule.probes:
             raise EpisodeError(
                 f"probe_batches is {self.probe_batches}, but {row} correction makes no probe: "
                 "use Resampled or Synchronous, or leave it at 1."

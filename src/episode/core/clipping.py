@@ -7,6 +7,7 @@ has none); η and γ.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -61,6 +62,14 @@ class Clipping:
         """Return whether `step_size` depends on ‖g‖ in this round; if not, it is given NaN."""
         return True
 
+    def longest_step(self, g_norm: float, G_norm: float, eta: float, gamma: float) -> float:
+        """Return the length of the longest step along a direction of norm `g_norm` or less.
+
+        A server recognises by it a client that cannot have taken the steps that it claims. By
+        default there is no limit, which is always true; `g_norm` may be infinite.
+        """
+        return math.inf
+
 
 @dataclass(frozen=True)
 class Unclipped(Clipping):
@@ -77,6 +86,9 @@ class Unclipped(Clipping):
     def step_size(self, g_norm: Scalar, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Scalar:
         return eta
 
+    def longest_step(self, g_norm: float, G_norm: float, eta: float, gamma: float) -> float:
+        return eta * g_norm
+
 
 @dataclass(frozen=True)
 class PerStep(Clipping):
@@ -91,6 +103,9 @@ class PerStep(Clipping):
 
     def step_size(self, g_norm: Scalar, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Scalar:
         return minimum(eta, gamma / (g_norm + EPS))
+
+    def longest_step(self, g_norm: float, G_norm: float, eta: float, gamma: float) -> float:
+        return min(eta * g_norm, gamma)
 
 
 @dataclass(frozen=True)
@@ -115,6 +130,9 @@ class Episodic(Clipping):
     def asks_for_norm(self, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> bool:
         return isinstance(G_norm, Tensor) or bool(is_clipped(G_norm, eta, gamma))
 
+    def longest_step(self, g_norm: float, G_norm: float, eta: float, gamma: float) -> float:
+        return gamma if is_clipped(G_norm, eta, gamma) else eta * g_norm
+
 
 @dataclass(frozen=True)
 class Guarded(Clipping):
@@ -132,6 +150,9 @@ class Guarded(Clipping):
     def step_size(self, g_norm: Scalar, G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Scalar:
         clipped = gamma / (g_norm + EPS)
         return where(is_clipped(G_norm, eta, gamma), clipped, minimum(eta, clipped))
+
+    def longest_step(self, g_norm: float, G_norm: float, eta: float, gamma: float) -> float:
+        return gamma if is_clipped(G_norm, eta, gamma) else min(eta * g_norm, gamma)
 
 
 def is_clipped(G_norm: Scalar, eta: Scalar, gamma: Scalar) -> Flag:

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import Tensor
+
+from episode.arguments import number, shown, switch
 from episode.core.vectors import Scalar
 from episode.errors import EpisodeError, unknown
 
@@ -49,6 +52,15 @@ class Schedule:
     gamma_follows_eta: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("eta", "gamma", "factor", "final", "warmup"):
+            value = getattr(self, name)
+            if not isinstance(value, Tensor):
+                object.__setattr__(self, name, number(name, value))
+        if not isinstance(self.milestones, (tuple, list)):
+            raise EpisodeError(f"milestones is {shown(self.milestones)}: give a list of numbers.")
+        milestones = (number("each of milestones", m) for m in self.milestones)
+        object.__setattr__(self, "milestones", tuple(milestones))
+        switch("gamma_follows_eta", self.gamma_follows_eta)
         _validate(self)
 
     @property

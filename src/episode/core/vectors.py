@@ -63,6 +63,24 @@ def cut(flat: Tensor, like: Vector) -> Vector:
     return [part.view(block.shape) for part, block in zip(parts, like, strict=True)]
 
 
+def holds(wide: torch.dtype, narrow: torch.dtype) -> bool:
+    """Whether a real float type holds the values of another type exactly."""
+    if narrow.itemsize == 1:  # torch does not promote floats of 8 bits, and all others hold them
+        return True
+    return torch.promote_types(wide, narrow) == wide
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """Return a complex tensor `[...]` as its real and imaginary parts `[..., 2]`, if it is one."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """Return a tensor's values as bytes, also of types that numpy does not have (bfloat16)."""
+    values = tensor.detach().cpu().resolve_conj().contiguous().reshape(-1)
+    return values.view(torch.uint8).numpy().tobytes()
+
+
 def where(condition: Flag, a: Scalar, b: Scalar) -> Scalar:
     """Return a if the condition holds, else b; for tensors, element by element."""
     if isinstance(condition, Tensor):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset, default_collate
 
+from episode.core.vectors import bytes_of
 from episode.errors import EpisodeError
 from episode.randomness import Key, permutation
 
@@ -58,6 +59,10 @@ class LabelledDataset(BatchDataset):
         chosen = copy.copy(self)
         chosen._selected = self._selected[indices]
         return chosen
+
+    @abstractmethod
+    def compact(self) -> Self:
+        """Return a dataset of the selected examples that keeps nothing of the others in memory."""
 
 
 class PrefetchingDataset(BatchDataset):
@@ -113,8 +118,12 @@ class Batches:
                 f"Client {client} is a {type(dataset).__name__}: give a dataset with a length and "
                 "numbered examples, or a tuple of tensors (not a loader or an iterator)."
             )
-        self._tensors = _as_tensors(dataset)
-        self.examples = len(self._tensors[0]) if self._tensors else len(dataset)
+        try:
+            self._tensors = as_tensors(dataset)
+            self.examples = len(self._tensors[0]) if self._tensors else len(dataset)
+        except (TypeError, ValueError) as error:
+            reason = str(error).rstrip(".")
+            raise EpisodeError(f"Client {client}'s data cannot be read: {reason}.") from error
         if self.examples == 0:
             raise EpisodeError(f"Client {client} has no examples: leave it out, or give it data.")
         self.batch_size = min(batch_size, self.examples)
@@ -140,8 +149,8 @@ class Batches:
         if not self._tensors:
             return None
         rows = torch.tensor([0, self.examples // 2, self.examples - 1])
-        values = [t[rows.to(t.device)].detach().cpu().contiguous().numpy() for t in self._tensors]
-        return zlib.crc32(b"".join(v.tobytes() for v in values))
+        chosen = [t.index_select(0, rows.to(t.device)).to_dense() for t in self._tensors]
+        return zlib.crc32(b"".join(map(bytes_of, chosen)))
 
     def _draw_made(self, dataset: BatchDataset, stream: str, index: int) -> Any:
         """Return the batch; if it is not there yet, make it together with some that follow."""
@@ -172,7 +181,7 @@ class Batches:
         return permutation(self.examples, self._seed, "batches", self._client, stream, epoch)
 
 
-def _as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
+def as_tensors(dataset: Any) -> tuple[Tensor, ...] | None:
     """Return the tensors of a tuple of tensors (or arrays); None for any other dataset."""
     if isinstance(dataset, TensorDataset):
         return tuple(dataset.tensors)

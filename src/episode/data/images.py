@@ -60,6 +60,9 @@ class Images(LabelledDataset):
             images = shift_and_flip(images, self.padding, key)
         return images, self._labels[rows]
 
+    def compact(self) -> Images:
+        return Images(self._images[self._selected], self.labels, self.padding)
+
 
 class ImageFiles(PrefetchingDataset, LabelledDataset):
     """Image files as normalised crops of `size` x `size`: random in training, else central.
@@ -89,6 +92,10 @@ class ImageFiles(PrefetchingDataset, LabelledDataset):
         images = torch.from_numpy(np.stack([piece.result() for piece in pieces]))
         images = _normalise(images.permute(0, 3, 1, 2), IMAGENET_MEAN, IMAGENET_STD)
         return images.contiguous(), labels
+
+    def compact(self) -> ImageFiles:
+        files = [self._files[i] for i in self._selected.tolist()]
+        return ImageFiles(files, self.labels, self._size)
 
 
 def decode(path: Path, size: int, numbers: Numbers | None) -> npt.NDArray[np.uint8]:

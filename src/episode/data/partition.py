@@ -1,7 +1,6 @@
 """How one dataset is distributed to clients: each rule is a pure function of labels and a seed.
 
-Labels and users are tensors, arrays, lists or columns of Hugging Face datasets, of numbers or
-strings. `select` makes the clients' datasets from the indices that a rule returns.
+Labels and users are any columns of numbers or strings. `select` makes clients' datasets.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ class Partition:
     names: Sequence[str]
     """Names of the labels 0, 1, …"""
     parts: Sequence[Tensor]
-    """The examples of each client, as indices into `labels`."""
+    """The examples that each client trains on, as indices into `labels`."""
     clients: Sequence[str] = ()
     """Names of the clients, if they have any."""
+    held_out: Sequence[Tensor] | None = None  # the examples that each client holds out, if any
 
 
 def by_similarity(labels: Column, num_clients: int, similarity: float, seed: int) -> list[Tensor]:

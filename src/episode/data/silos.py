@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -53,6 +53,17 @@ def silo_folders(root: Path) -> list[Path]:
     return found
 
 
+def own_folder(folder: Path) -> Path:
+    """Return the folder of a single silo, as an absolute path.
+
+    Raises:
+        EpisodeError: There is no such folder, or the data are in folders of silos below it.
+    """
+    if not folder.is_dir():
+        raise EpisodeError(f"There is no folder {folder}: give the folder of this site's data.")
+    return folder.resolve()
+
+
 def kind_of(silos: list[Path]) -> Kind:
     """Return whether the silos hold tables of texts or images.
 
@@ -92,8 +103,8 @@ def files_of(silo: Path, kind: Kind) -> list[Path]:
     return sorted(named)
 
 
-def texts(silos: list[Path], text_column: str, label_column: str) -> Iterator[Row]:
-    """Read every row of the silos' tables."""
+def texts(silos: Mapping[int, Path], text_column: str, label_column: str) -> Iterator[Row]:
+    """Read every row of the tables of silos, which are given by their number."""
     for silo, path in _numbered_files(silos, "texts"):
         split = HELD_OUT.get(path.stem.lower(), "train")
         for number, row in _rows(path):
@@ -109,7 +120,8 @@ def texts(silos: list[Path], text_column: str, label_column: str) -> Iterator[Ro
                 )
             text, label = row[text_column], _label(row[label_column], place)
             if not isinstance(text, str):
-                raise EpisodeError(f"{place} has {text!r} for its text: it must be a string.")
+                kind = type(text).__name__  # never the value: a site's messages reach the server
+                raise EpisodeError(f"{place} has a {kind} for its text: it must be a string.")
             yield Row(silo, split, text, label, place)
 
 
@@ -120,14 +132,15 @@ def _label(value: Any, place: str) -> str:
     if isinstance(value, float):
         value = "" if math.isnan(value) else f"{value:g}" if value % 1 else int(value)
     if value is not None and not isinstance(value, (str, int)):
-        raise EpisodeError(f"{place} has {value!r} for its label: it must be text or a number.")
+        kind = type(value).__name__
+        raise EpisodeError(f"{place} has a {kind} for its label: it must be text or a number.")
     if value is None or not str(value).strip():
         raise EpisodeError(f"{place} has no label: fill it in, or remove the row.")
     return str(value).strip()
 
 
-def images(silos: list[Path]) -> Iterator[Row]:
-    """List every image of the silos; the image's folder is its label."""
+def images(silos: Mapping[int, Path]) -> Iterator[Row]:
+    """List every image of the silos, given by their number; an image's folder is its label."""
     for silo, path in _numbered_files(silos, "images"):
         root = silos[silo]
         *outer, label = path.relative_to(root).parent.parts or ("",)
@@ -139,8 +152,8 @@ def images(silos: list[Path]) -> Iterator[Row]:
         yield Row(silo, split, str(path), label, str(path))
 
 
-def _numbered_files(silos: list[Path], kind: Kind) -> Iterator[tuple[int, Path]]:
-    return ((number, file) for number, silo in enumerate(silos) for file in files_of(silo, kind))
+def _numbered_files(silos: Mapping[int, Path], kind: Kind) -> Iterator[tuple[int, Path]]:
+    return ((number, file) for number, silo in silos.items() for file in files_of(silo, kind))
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[Any, Any]]]:

@@ -21,7 +21,7 @@ from episode.files import lock, sync
 
 log = logging.getLogger("episode")
 
-FORMAT = 1
+FORMAT = 2
 """Increased whenever prepared arrays change their meaning, so that old ones are not read."""
 INFO = "info.json"
 
@@ -53,6 +53,10 @@ class PreparedArrays:
             return torch.from_numpy(np.load(self.folder / f"{name}.npy", mmap_mode="c"))
         except (OSError, ValueError, EOFError):
             raise _damaged(self.folder) from None
+
+    def get(self, name: str) -> Tensor | None:
+        """Return one array, or None if there is none of this name."""
+        return self[name] if (self.folder / f"{name}.npy").exists() else None
 
 
 Build = Callable[[Path], Mapping[str, Any]]

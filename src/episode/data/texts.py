@@ -7,7 +7,7 @@ import re
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +16,12 @@ from torch import Tensor
 
 from episode.data.batches import LabelledDataset
 from episode.data.storage import PreparedArrays
-from episode.data.word_vectors import Floats, read_vectors
+from episode.data.vocabulary import BEGIN, END, MARKS, Vocabulary
 from episode.errors import needs_data_extra
-from episode.randomness import Key, uniform
+from episode.randomness import Key
 
-UnknownWords = Literal["drop", "mean"]
-BEGIN, END = "<s>", "</s>"
-"""The marks around every text, as in the paper."""
 CHUNK = 1 << 22
 """Tokens that are translated at a time, to bound memory."""
-MINIMUM_COUNT = 2
-"""Words that occur less often in training texts get no vector when vectors are learned."""
 
 
 class TextBatch(NamedTuple):
@@ -73,6 +68,17 @@ class Texts(LabelledDataset):
         labels = np.ascontiguousarray(index[:, -1])
         return TextBatch(*map(torch.from_numpy, (tokens, lengths, labels)))
 
+    def compact(self) -> Texts:
+        index, columns = self._index[self._selected], len(self._tokens)
+        kept: list[Sequences] = []
+        for c, tokens in enumerate(self._tokens):
+            starts, lengths = index[:, c].numpy(), index[:, columns + c]
+            offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+            shifts = np.repeat(starts - offsets[:-1].numpy(), lengths.numpy())
+            own = tokens[shifts + np.arange(len(shifts))]
+            kept.append((torch.from_numpy(own), offsets))
+        return Texts(kept, index[:, -1])
+
 
 class EncodedSplit:
     """A split's texts: for each column, the words' numbers of all texts one after the other."""
@@ -118,64 +124,38 @@ class Corpus:
         words = [BEGIN, *self._tokenise(text), END]
         return array("i", [known.setdefault(word, len(known)) for word in words])
 
-    def write(self, folder: Path, vectors: Path | None, unknown: UnknownWords) -> dict[str, Any]:
-        """Write all arrays, and the vectors if there is a file of them.
+    def training_counts(self) -> npt.NDArray[np.int64]:
+        """Return how often each word occurs in training texts."""
+        counts = np.zeros(len(self.words), np.int64)
+        for tokens in self.splits["train"].tokens:
+            counts += np.bincount(np.frombuffer(tokens, np.int32), minlength=len(counts))
+        return counts
+
+    def write(self, folder: Path, vocabulary: Vocabulary) -> dict[str, Any]:
+        """Write all arrays, and the vectors if the vocabulary has them.
 
         Returns:
             The number of examples in each split, the number of words with a vector, and the shares
             of words and of tokens that these cover.
         """
-        if vectors is None:
-            row_of, covered = self._frequent_words()
-            words = int(row_of.max()) + 1
-        else:
-            row_of, matrix, covered = self._words_with_vectors(vectors, unknown)
-            np.save(folder / "vectors", matrix)
-            words = len(matrix)
+        if vocabulary.vectors is not None:
+            np.save(folder / "vectors", vocabulary.vectors)
         tokens = kept = 0
-        info: dict[str, Any] = {"splits": {}, "words": words}
+        info: dict[str, Any] = {"splits": {}, "words": vocabulary.rows}
         for name, split in self.splits.items():
             for column in range(self.columns):
+                row_of = vocabulary.row_of
                 counts = _write_tokens(folder, f"{name}-{column}", split, column, row_of)
                 tokens, kept = tokens + counts[0], kept + counts[1]
             labels = np.frombuffer(split.labels, np.int32).astype(np.int64)
             np.save(folder / f"{name}-labels", labels)
             np.save(folder / f"{name}-groups", np.frombuffer(split.groups, np.int32))
             info["splits"][name] = len(split.labels)
-        known = len(self.words) - 2
-        info["word_coverage"] = covered / known if known else 1.0
+        known = len(self.words) - MARKS
+        info["word_coverage"] = vocabulary.covered / known if known else 1.0
         info["token_coverage"] = kept / tokens
+        info["vocabulary"] = vocabulary.facts
         return info
-
-    def _words_with_vectors(
-        self, vectors: Path, unknown: UnknownWords
-    ) -> tuple[npt.NDArray[np.int32], Floats, int]:
-        """Return each word's row of the vectors (-1 drops it), the vectors, and words found."""
-        wanted = self.words.keys() | {word.lower() for word in self.words}
-        found, matrix = read_vectors(vectors, wanted)
-        row_of = np.full(len(self.words), -1, np.int32)
-        for word, number in self.words.items():
-            # GloVe 6B is in lower case, 840B is not: a word's own case first.
-            row_of[number] = found.get(word, found.get(word.lower(), -1))
-        covered = int((row_of[2:] >= 0).sum())
-        extra: list[Floats] = []
-        for number in range(2):
-            if row_of[number] < 0:
-                row_of[number] = len(matrix) + len(extra)
-                extra.append(_mark_vector(number, matrix))
-        if unknown == "mean":
-            row_of[row_of < 0] = len(matrix) + len(extra)
-            extra.append(matrix.mean(0))
-        return row_of, np.concatenate([matrix, *[e[None] for e in extra]]), covered
-
-    def _frequent_words(self) -> tuple[npt.NDArray[np.int32], int]:
-        """Return rows of vectors to be learned (-1 drops a rare word), and how many words kept."""
-        counts = np.zeros(len(self.words), np.int64)
-        for tokens in self.splits["train"].tokens:
-            counts += np.bincount(np.frombuffer(tokens, np.int32), minlength=len(counts))
-        counts[:2] = MINIMUM_COUNT
-        kept = counts >= MINIMUM_COUNT
-        return np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32), int(kept.sum()) - 2
 
 
 def _write_tokens(
@@ -197,13 +177,6 @@ def _write_tokens(
     np.save(folder / f"{name}-tokens", rows[keeps])
     np.save(folder / f"{name}-offsets", np.concatenate([[0], np.cumsum(kept)]))
     return len(numbers), int(kept.sum())
-
-
-def _mark_vector(number: int, matrix: Floats) -> Floats:
-    """Return a fixed vector for `<s>` or `</s>`, as long as the others are on average."""
-    direction = uniform(number, np.arange(matrix.shape[1])) - 0.5
-    length = np.linalg.norm(matrix, axis=1).mean()
-    return np.asarray(direction / np.linalg.norm(direction) * length, np.float32)
 
 
 def tokeniser() -> Callable[[str], list[str]]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import gzip
+import hashlib
 import io
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,25 +23,42 @@ from episode.data.sources.archives import Growth
 from episode.errors import EpisodeError
 
 Floats = npt.NDArray[np.float32]
+FIRST = 1000
+"""How many vectors stand for the whole file where an average vector is needed."""
 LONGEST_LINE = 1 << 20
 """Characters of a line; a vector of 300 numbers takes about 3,000."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)")
 
 
-def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Floats]:
+@dataclass(frozen=True)
+class FoundVectors:
+    """The vectors of some words, and what is known of their file."""
+
+    rows: dict[str, int]
+    """The row of each word that was found."""
+    vectors: Floats
+    """`[words, dimension]`."""
+    first: Floats
+    """The file's first vectors, of its most frequent words: the same for every reader."""
+    checksum: str
+    """Of all lines, the same whether or not the file is compressed."""
+
+
+def read_vectors(path: Path, wanted: Container[str]) -> FoundVectors:
     """Read the vectors of the wanted words, the first one of each.
 
     A word may contain blanks (some of GloVe 840B do): the last `dimension` fields are the vector.
-
-    Returns:
-        The row of each word that was found, and the vectors `[words, dimension]`.
 
     Raises:
         EpisodeError: None of the words was found, or the file is wrong; the line is named.
     """
     rows: dict[str, int] = {}
     kept: list[Floats] = []
-    for word, read_vector in _entries(path):
+    first: list[Floats] = []
+    digest = hashlib.sha256()
+    for word, read_vector in _entries(path, digest.update):
+        if len(first) < FIRST:
+            first.append(read_vector())
         if word in wanted and word not in rows:
             rows[word] = len(kept)
             kept.append(read_vector())
@@ -47,16 +66,27 @@ def read_vectors(path: Path, wanted: Container[str]) -> tuple[dict[str, int], Fl
         raise EpisodeError(
             f"None of the words has a vector in {path}: is it a file for another language?"
         )
-    return rows, np.stack(kept)
+    return FoundVectors(rows, np.stack(kept), np.stack(first), digest.hexdigest()[:16])
 
 
-def _entries(path: Path) -> Iterator[tuple[str, Callable[[], Floats]]]:
-    """Yield each line's word and a function that reads its vector.
+def describe_vectors(path: Path) -> dict[str, Any]:
+    """Return the checksum of a file of vectors, as `read_vectors` gives it, and how long one is."""
+    digest, size = hashlib.sha256(), 0
+    for _, read_vector in _entries(path, digest.update):
+        size = size or len(read_vector())
+    return {"checksum": digest.hexdigest()[:16], "size": size}
+
+
+def _entries(
+    path: Path, see: Callable[[bytes], None] = lambda _: None
+) -> Iterator[tuple[str, Callable[[], Floats]]]:
+    """Yield each line's word and a function that reads its vector; `see` is given every line.
 
     The first line decides the dimension of all vectors.
     """
     dimension = 0
     for number, line in _lines(path):
+        see(line.rstrip("\r\n").encode() + b"\n")
         if not line.strip():
             continue
         if not dimension:

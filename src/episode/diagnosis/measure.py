@@ -230,7 +230,7 @@ def _whole_batches(task: Task) -> list[int] | list[None]:
         )
     if not isinstance(task, NeuralTask):
         return [None] * task.num_clients
-    counts = [held.examples // held.batch_size for held in task.batches]
+    counts = [held.examples // held.batch_size for held in task.batches.values()]
     if 1 in counts:
         client = counts.index(1)
         raise EpisodeError(

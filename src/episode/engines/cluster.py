@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -91,7 +92,12 @@ class Cluster(Processes):
 
     def gather(self, subject: str, text: str) -> list[str]:
         self.tell(subject, text)
-        return [self.hear(subject, rank) for rank in range(self.size)] if self.writes else []
+        if not self.writes:
+            return []
+        texts = [self.hear(subject, rank) for rank in range(self.size)]
+        for rank in range(self.size):  # a long run would fill the store's memory
+            self._reach(partial(self._store.delete_key, f"{subject}/{rank}"))
+        return texts
 
     def enter(self, where: str) -> None:
         self._where = where

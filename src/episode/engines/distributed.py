@@ -1,15 +1,17 @@
-"""Clients on the processes of a cluster: rank k of W serves those with c mod W = k.
+"""Clients on the processes of a cluster, shared out by size (`federation/owners.py`).
 
 Every rank plays the round. A phase costs one collective: each rank adds up its own clients'
-replies, and vectors, float buffers and all scalars travel in one flat all-reduce. What is not a
-sum travels in a ledger behind the vectors: integers, each written by one rank and left zero by the
-others, cut into pieces that any float type holds exactly. So float64 metrics, integer buffers,
-checksums and requests arrive bit for bit.
+replies, and vectors, float buffers and all scalars travel in one flat all-reduce. (Float buffers of
+a wider type than the vectors need one of their own.) What is not a sum travels in a ledger behind
+the vectors: integers, each written by one rank and left zero by the others, cut into pieces that
+any float type holds exactly. So float64 metrics, integer buffers, checksums and requests arrive bit
+for bit.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import operator
 import os
 from collections.abc import Mapping, Sequence
@@ -21,10 +23,12 @@ from torch import Tensor
 from episode.core.algorithm import Algorithm
 from episode.engines.cluster import Cluster
 from episode.engines.simulation import Simulation, usable_cores
-from episode.errors import ClusterError
+from episode.errors import ClusterError, EpisodeError
+from episode.federation.client_states import ClientStates, states_for
 from episode.federation.job import EngineSettings, Job
+from episode.federation.owners import Owners
 from episode.federation.processes import Processes
-from episode.federation.protocols import Engine, Phase, Reply, Request, Task
+from episode.federation.protocols import Engine, Evaluation, Phase, Reply, Request, Task
 from episode.federation.state import Buffers, ClientState
 from episode.federation.worker import ReplyForm
 
@@ -42,18 +46,32 @@ class Distributed(Engine):
         algorithm: The algorithm that workers follow.
         cluster: The processes of the run.
         workers: Threads of this rank; None shares the host's cores among its ranks.
+        owners: Who serves whom; None counts the examples of all clients, which must then be here.
+        states: Where the states of this rank's clients are kept; by default in memory.
     """
 
     def __init__(
-        self, task: Task, algorithm: Algorithm, cluster: Cluster, workers: int | None = None
+        self,
+        task: Task,
+        algorithm: Algorithm,
+        cluster: Cluster,
+        workers: int | None = None,
+        owners: Owners | None = None,
+        states: ClientStates | None = None,
     ) -> None:
         super().__init__()
         self.cluster = cluster
         self._requests = Request.NONE
+        self._evaluations = 0
         self._algorithm = algorithm
-        self._clients = range(cluster.rank, task.num_clients, cluster.size)
+        self._owners = owners or Owners(
+            [task.examples(client) for client in range(task.num_clients)], cluster.size
+        )
+        self._clients = frozenset(self._owners.clients(cluster.rank))
         neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", cluster.size))
-        self._here = Simulation(task, algorithm, workers or max(1, usable_cores() // neighbours))
+        workers = workers or max(1, usable_cores() // neighbours)
+        states = ClientStates(self._clients) if states is None else states
+        self._here = Simulation(task, algorithm, workers, states)
 
     @classmethod
     def join(cls, settings: EngineSettings, hello: Mapping[str, Any]) -> Processes:
@@ -62,7 +80,12 @@ class Distributed(Engine):
     @classmethod
     def make(cls, job: Job) -> Distributed:
         assert isinstance(job.processes, Cluster)
-        return cls(job.task, job.plan.algorithm, job.processes, job.engine.workers)
+        owners, cluster = job.owners, job.processes
+        states = None
+        if owners is not None:
+            _check_agreement(owners, cluster)
+            states = states_for(job, frozenset(owners.clients(cluster.rank)))
+        return cls(job.task, job.plan.algorithm, cluster, job.engine.workers, owners, states)
 
     def requests(self) -> Request:
         return self._requests
@@ -81,13 +104,32 @@ class Distributed(Engine):
         form = ReplyForm.of(self._algorithm, phase, *options)
         return self._exchange(form, part, cohort, mine, broadcast)
 
-    def client_states(self) -> dict[int, ClientState]:
+    def evaluate(
+        self, task: Task, x: Tensor, buffers: Buffers, clients: Sequence[int] = ()
+    ) -> Evaluation:
+        """Let each rank evaluate its own data; the first one combines what they have measured."""
+        self.cluster.enter("in an evaluation")
+        part = task.evaluate_part(x, buffers)
+        mine = [c for c in clients if c in self._clients]
+        own = {c: dict(task.evaluate_client(c, x, buffers)) for c in mine}
+        self._evaluations += 1
+        text = json.dumps([part, own])
+        found = [
+            json.loads(text)
+            for text in self.cluster.gather(f"evaluation-{self._evaluations}", text)
+        ]
+        if not found:
+            return Evaluation()
+        by_client = {int(c): metrics for _, held in found for c, metrics in held.items()}
+        metrics = task.evaluate(x, buffers) if part is None else task.combine([p for p, _ in found])
+        return Evaluation(dict(metrics), dict(sorted(by_client.items())))
+
+    def client_states(self) -> Mapping[int, ClientState]:
         """Return the states of this rank's own clients."""
-        states = self._here.client_states()
-        return {client: states[client] for client in self._clients}
+        return self._here.client_states()
 
     def load_client_states(self, states: Mapping[int, ClientState]) -> None:
-        self._here.load_client_states({c: s for c, s in states.items() if c in self._clients})
+        self._here.load_client_states(states)
 
     def close(self) -> None:
         self._here.close()
@@ -126,7 +168,7 @@ class Distributed(Engine):
         self._requests = Request(functools.reduce(operator.or_, words[:, 1].tolist()))
         mean = Reply(dict(zip(form.vectors, sums, strict=False)))
         if form.has_buffers:
-            served = sorted({client % size for client in cohort})
+            served = sorted({self._owners.rank_of(client) for client in cohort})
             mean.buffers = Buffers(sums[-1], integers[served].amax(0).to(buffers.integers.device))
         for name, column in zip(form.metrics, metrics.unbind(1), strict=True):
             mean.metrics[name] = _values(column)
@@ -134,17 +176,31 @@ class Distributed(Engine):
 
     def _add_up(self, sums: list[Tensor], ledgers: list[Tensor]) -> None:
         """Add up all of these over the ranks, in place."""
+        dtype = sums[0].dtype
+        for wider in (t for t in sums if t.dtype != dtype and t.numel()):
+            self.cluster.add_up(wider)
+        sums = [t for t in sums if t.dtype == dtype]
         integers = torch.cat([ledger.reshape(-1) for ledger in ledgers])
-        pieces = integers.view(_piece(sums[0].dtype)).to(sums[0])
+        pieces = integers.view(_piece(dtype)).to(sums[0])
         flat = torch.cat([*sums, pieces])
         self.cluster.add_up(flat)
         parts = flat.split_with_sizes([t.numel() for t in (*sums, pieces)])
         for target, part in zip(sums, parts, strict=False):
             target.copy_(part)
-        exact = parts[-1].cpu().to(_piece(sums[0].dtype)).view(torch.int64)
+        exact = parts[-1].cpu().to(_piece(dtype)).view(torch.int64)
         sizes = [ledger.numel() for ledger in ledgers]
         for ledger, part in zip(ledgers, exact.split_with_sizes(sizes), strict=True):
             ledger.copy_(part.view(ledger.shape))
+
+
+def _check_agreement(owners: Owners, cluster: Cluster) -> None:
+    """Raise an error if this rank has counted other examples than the first."""
+    first = cluster.from_first(str(owners.checksum).encode())
+    if first.decode() != str(owners.checksum):
+        raise EpisodeError(
+            f"Rank {cluster.rank} and rank 0 count the clients' examples differently: "
+            "give all ranks the same data, and the same numbers of examples."
+        )
 
 
 def _ledger(rows: int, columns: int) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 from episode.core.algorithm import Algorithm
 from episode.engines.allocator import keep_freed_memory
 from episode.errors import ClientError, EpisodeError
+from episode.federation.client_states import ClientStates, states_for
 from episode.federation.job import Job
 from episode.federation.mean import OrderedSum
 from episode.federation.protocols import Engine, Phase, Reply, Task
@@ -34,16 +35,23 @@ class Simulation(Engine):
         task: The task, with the data of all clients.
         algorithm: The algorithm that workers follow.
         workers: Number of threads; None for one per core (one on a GPU).
+        states: Where the clients' states are kept; by default in memory.
     """
 
     single_process: ClassVar[bool] = True
 
-    def __init__(self, task: Task, algorithm: Algorithm, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        algorithm: Algorithm,
+        workers: int | None = None,
+        states: ClientStates | None = None,
+    ) -> None:
         super().__init__()
         if workers is not None and workers < 1:
             raise EpisodeError(f"workers is {workers}: it must be 1 or more.")
         keep_freed_memory()
-        self._states = [ClientState() for _ in range(task.num_clients)]
+        self._states = ClientStates(range(task.num_clients)) if states is None else states
         self._first = Worker(task.objective(), algorithm)
         limit = _most_workers(task, self._first)
         self.workers = min(workers or limit, limit, task.num_clients)
@@ -61,7 +69,8 @@ class Simulation(Engine):
 
     @classmethod
     def make(cls, job: Job) -> Simulation:
-        return cls(job.task, job.plan.algorithm, job.engine.workers)
+        states = states_for(job, range(job.task.num_clients))
+        return cls(job.task, job.plan.algorithm, job.engine.workers, states)
 
     def average(
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
@@ -98,15 +107,15 @@ class Simulation(Engine):
                 future.cancel()
         return total.reply
 
-    def client_states(self) -> dict[int, ClientState]:
-        return dict(enumerate(self._states))
+    def client_states(self) -> Mapping[int, ClientState]:
+        return self._states
 
     def load_client_states(self, states: Mapping[int, ClientState]) -> None:
-        for client, state in states.items():
-            self._states[client] = state
+        self._states.load(states)
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        self._states.close()
         torch.set_num_threads(self._threads_before)
 
     def _serve_on_thread(
@@ -123,7 +132,9 @@ class Simulation(Engine):
     ) -> Reply:
         serve = worker.probe if phase == "probe" else worker.local
         try:
-            reply = serve(client, self._states[client], **broadcast)
+            state = self._states.take(client, phase)
+            reply = serve(client, state, **broadcast)
+            self._states.keep(client, state)
         except Exception as error:
             known = isinstance(error, EpisodeError)
             what = str(error) if known else f"{type(error).__name__}: {error}"

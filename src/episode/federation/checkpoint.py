@@ -4,6 +4,9 @@ A file holds the tensors of the server and of each client. Plain values and the 
 are in its JSON header, and a checksum of both. It is written under a temporary name and renamed, so
 that a kill at any moment leaves the last good one. On a cluster each rank first writes a part with
 its own clients; the server's file, which names the parts, then completes the checkpoint.
+
+Client states that are in a file already (`MappedStates`) stay there: the checkpoint, or the rank's
+part of it, stores the file's name and the table of its slots.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from episode.core.vectors import bytes_of
 from episode.errors import EpisodeError
+from episode.federation.client_states import MappedStates, StoredStates
+from episode.federation.slots import Layout, SlotFile
 from episode.federation.state import Buffers, ClientState, Counts, ServerState
 from episode.files import write_whole
 
@@ -37,6 +43,7 @@ def save(
     clients: Mapping[int, ClientState],
     identity: str,
     parts: Sequence[str] = (),
+    owners: int | None = None,
 ) -> None:
     """Write the state between two rounds.
 
@@ -46,6 +53,7 @@ def save(
         clients: States of the clients that are stored in this file.
         identity: Identity of the run that may read the file.
         parts: Names of files beside this one that hold the other clients (see `save_part`).
+        owners: Checksum of the clients' distribution over the ranks.
     """
     tensors = {"server.x": server.x}
     for name in ("memory", "velocity"):
@@ -54,9 +62,10 @@ def save(
             tensors[f"server.{name}"] = tensor
     tensors["server.buffers.floats"] = server.buffers.floats
     tensors["server.buffers.integers"] = server.buffers.integers
-    tensors |= _tensors_of(clients)
+    states, more = _content_of(clients, path.parent)
     counts = dataclasses.asdict(server.counts)
-    _write(path, tensors, identity, server.round, counts=counts, parts=list(parts))
+    more |= {"counts": counts, "parts": list(parts), "owners": owners}
+    _write(path, tensors | states, identity, server.round, **more)
 
 
 def save_part(
@@ -77,18 +86,26 @@ def save_part(
     for path in folder.glob(f"clients-*-rank-{rank}-of-{ranks}.safetensors"):
         if int(path.name.split("-")[1]) not in (round, previous):
             path.unlink(missing_ok=True)
-    tensors = _tensors_of(clients)
+    tensors, more = _content_of(clients, folder)
     if not tensors:
         return ""
     name = f"clients-{round}-rank-{rank}-of-{ranks}.safetensors"
-    _write(folder / name, tensors, identity, round)
+    _write(folder / name, tensors, identity, round, **more)
     return name
 
 
-def keep_parts(folder: Path, parts: Sequence[str]) -> None:
-    """Remove the parts of checkpoints that have been replaced."""
+def file_beside(clients: Mapping[int, ClientState], folder: Path) -> str:
+    """Return the name of the file in this folder that holds the states; empty if there is none."""
+    if isinstance(clients, MappedStates) and clients.file.path is not None:
+        path = clients.file.path
+        return path.name if path.parent == folder else ""
+    return ""
+
+
+def keep_only(folder: Path, names: Sequence[str]) -> None:
+    """Remove files of client states that belong to checkpoints which have been replaced."""
     for path in folder.glob("clients-*"):
-        if path.name not in parts:
+        if path.name not in names:
             path.unlink(missing_ok=True)
 
 
@@ -131,7 +148,8 @@ def load(
     *,
     parts_in: Path | None = None,
     place: tuple[int, int] | None = None,
-) -> tuple[ServerState, dict[int, ClientState]]:
+    owners: int | None = None,
+) -> tuple[ServerState, StoredStates]:
     """Read a checkpoint.
 
     Args:
@@ -140,18 +158,24 @@ def load(
         device: Where the tensors go.
         parts_in: Folder of the parts, if it is not that of the file.
         place: A rank and the number of ranks; parts that other ranks will read are left out.
+        owners: Checksum of the clients' distribution over the ranks. If it was another one when
+            the checkpoint was written, all parts are read.
 
     Raises:
         EpisodeError: The file is damaged, incomplete, or belongs to another run.
     """
     header, tensors = _read(path, identity)
+    folder = parts_in or path.parent
+    files = _files_of(header, tensors, folder)
+    same_owners = header.get("owners") == owners
     for name in header["parts"]:
         match = _PART.match(name)
-        if place and match and int(match[2]) == place[1] and int(match[1]) != place[0]:
+        others = place and match and int(match[2]) == place[1] and int(match[1]) != place[0]
+        if others and same_owners:
             continue
         if not match:
             raise _damaged(path)
-        part = (parts_in or path.parent) / name
+        part = folder / name
         if not part.exists():
             raise EpisodeError(
                 f"The checkpoint needs {part}, which is not there: resume where it was written, "
@@ -160,6 +184,7 @@ def load(
         of_part, more = _read(part, identity)
         if of_part["round"] != header["round"]:
             raise _damaged(part)
+        files += _files_of(of_part, more, folder)
         tensors |= more
     tensors = {name: t.to(device) for name, t in tensors.items()}
     server = ServerState(
@@ -176,15 +201,33 @@ def load(
     for name, tensor in tensors.items():
         _, client, field = name.split(".")
         setattr(clients.setdefault(int(client), ClientState()), field, tensor)
-    return server, clients
+    return server, StoredStates(clients, files, device)
 
 
-def _tensors_of(clients: Mapping[int, ClientState]) -> dict[str, Tensor]:
-    return {
+def _content_of(
+    clients: Mapping[int, ClientState], folder: Path
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return what a file in this folder must hold of client states: tensors, and header values."""
+    if isinstance(clients, MappedStates) and (name := file_beside(clients, folder)):
+        table = {f"rows.{key}": values for key, values in clients.file.table().items()}
+        return table, {"rows": {"file": name, **dataclasses.asdict(clients.file.layout)}}
+    tensors = {
         f"client.{client}.{name}": tensor
         for client, state in clients.items()
         for name, tensor in state.tensors().items()
     }
+    return tensors, {}
+
+
+def _files_of(
+    header: Mapping[str, Any], tensors: dict[str, Tensor], folder: Path
+) -> list[SlotFile]:
+    """Open the file of client states that this header names, if any, and remove its table."""
+    if (rows := header.get("rows")) is None:
+        return []
+    layout = Layout(rows["keys"], rows["size"], rows["dtype"])
+    table = {name: tensors.pop(f"rows.{name}") for name in ("keys", "slots", "checksums")}
+    return [SlotFile(folder / rows["file"], layout, table)]
 
 
 def _write(
@@ -244,5 +287,5 @@ def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
     shapes = {name: (str(t.dtype), list(t.shape)) for name, t in tensors.items()}
     value = zlib.crc32(json.dumps([header, shapes], sort_keys=True).encode())
     for name in sorted(tensors):
-        value = zlib.crc32(tensors[name].numpy().tobytes(), value)
+        value = zlib.crc32(bytes_of(tensors[name]), value)
     return value

@@ -46,6 +46,15 @@ class Reply:
     """Numbers of one client; for a cohort, lists of them in the cohort's order. Never averaged."""
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a model: on the task's own splits, and on what each client has held out."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    clients: dict[int, dict[str, float]] = field(default_factory=dict)
+    """By client; without those that could not be evaluated."""
+
+
 class Request(IntFlag):
     """What a process may ask for; it is done after the round if any process asks for it."""
 
@@ -97,6 +106,23 @@ class Task(ABC):
     """Whether gradients use torch's global generator (dropout), so that threads must not share."""
     label_counts: LabelCounts | None = None
     """Who has which labels, if the task knows; it is stored with the run for reports."""
+    client_names: Sequence[str] = ()
+    """Names of all clients, for tables and reports; empty if they have none."""
+
+    @property
+    def evaluates_clients(self) -> bool:
+        """Whether `evaluate_client` returns metrics: clients have held out data."""
+        return False
+
+    def client_name(self, client: int) -> str:
+        """Return a client's name; `client 3` if it has none but its number."""
+        name = str(self.client_names[client]) if self.client_names else str(client)
+        return f"client {client}" if name == str(client) else name
+
+    @property
+    def clients(self) -> Sequence[int]:
+        """The clients whose data are here: all, unless the task was built for some of them."""
+        return range(self.num_clients)
 
     @abstractmethod
     def examples(self, client: int) -> int:
@@ -113,6 +139,29 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, x: Tensor, buffers: Buffers) -> Mapping[str, float]:
         """Return metrics of the model x̄, such as test_loss and test_accuracy."""
+
+    def evaluate_part(self, x: Tensor, buffers: Buffers) -> dict[str, Any] | None:
+        """Return what `combine` needs of the data that are here, as JSON values.
+
+        None if the task can only be evaluated as a whole, by `evaluate`.
+        """
+        return None
+
+    def combine(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Return the metrics of all data from what each process or site has measured on its own.
+
+        Parts that hold all data give what `evaluate` returns, whatever their order.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has evaluate_part, but no combine.")
+
+    def check_part(  # noqa: B027 - by default a part is taken as it is
+        self, part: Mapping[str, Any], client: int
+    ) -> None:
+        """Raise a ValueError if a site cannot have measured this on the data of its client."""
+
+    def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> Mapping[str, float]:
+        """Return metrics of x̄ on data that this client has held out; empty if it has none."""
+        return {}
 
     def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor] | None:
         """Return the model's tensors at x̄ by name, or None if the task has no model to store."""
@@ -177,8 +226,11 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def client_states(self) -> dict[int, ClientState]:
-        """Return the client states that this process holds, for a checkpoint."""
+    def client_states(self) -> Mapping[int, ClientState]:
+        """Return the client states that this process holds, for a checkpoint.
+
+        Clients without a state may be left out.
+        """
 
     @abstractmethod
     def load_client_states(self, states: Mapping[int, ClientState]) -> None:
@@ -187,6 +239,22 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """End all threads, processes and connections."""
+
+    def evaluate(
+        self, task: Task, x: Tensor, buffers: Buffers, clients: Sequence[int] = ()
+    ) -> Evaluation:
+        """Evaluate x̄ where the data are; by default in this process.
+
+        Every process calls it. The one that writes the run gets all metrics, others may get none.
+
+        Args:
+            task: The task of the run.
+            x: The model x̄.
+            buffers: Its buffers.
+            clients: The clients to evaluate one by one, on data that they have held out.
+        """
+        by_client = {c: dict(task.evaluate_client(c, x, buffers)) for c in clients}
+        return Evaluation(dict(task.evaluate(x, buffers)), by_client)
 
     def attempts(self, round: int, cohort: Sequence[int]) -> Iterator[list[int]]:
         """Yield who takes part in each attempt at a round.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,17 +86,29 @@ class _Round:
 
 
 class Rounds:
-    """Plays rounds on an engine; all that changes is in the server's and the clients' states."""
+    """Plays rounds on an engine; all that changes is in the server's and the clients' states.
 
-    def __init__(self, plan: Plan, task: Task, engine: Engine) -> None:
+    Args:
+        plan: What is played.
+        task: The task.
+        engine: Where clients run.
+        sizes: Number of examples of each client; None asks the task, which must then hold them all.
+    """
+
+    def __init__(
+        self, plan: Plan, task: Task, engine: Engine, sizes: Sequence[int] | None = None
+    ) -> None:
         plan.check(task.num_clients)
         self.plan = plan
         self.engine = engine
         self.num_clients = task.num_clients
-        uniform = plan.algorithm.weighting == "uniform"
-        self._weights = [
-            1.0 if uniform else float(task.examples(c)) for c in range(task.num_clients)
-        ]
+        self._weights: list[float] | None = None
+        self._total_weight = float(task.num_clients)
+        if plan.algorithm.weighting != "uniform":
+            if sizes is None:
+                sizes = [task.examples(client) for client in range(task.num_clients)]
+            self._weights = [float(size) for size in sizes]
+            self._total_weight = sum(self._weights)
 
     def play(self, server: ServerState) -> Telemetry:
         """Play one round; what a failed attempt exchanged is not counted."""
@@ -163,7 +176,7 @@ class Rounds:
         if reply.buffers is not None:
             server.buffers = reply.buffers
         if server.memory is not None:
-            share = sum(self._weights[c] for c in r.cohort) / sum(self._weights)
+            share = sum(self._weights_of(r.cohort)) / self._total_weight
             server.memory = mean_memory(server.memory, reply.vectors["change"], share)
         return reply
 
@@ -195,6 +208,10 @@ class Rounds:
         reply = self._average("probe", server, everyone, down=1, memorise=True)
         server.memory = reply.vectors["gradient"]
 
+    def _weights_of(self, cohort: list[int]) -> list[float]:
+        weights = self._weights
+        return [1.0] * len(cohort) if weights is None else [weights[c] for c in cohort]
+
     def _average(
         self, phase: Phase, server: ServerState, cohort: list[int], down: int, **broadcast: Any
     ) -> Reply:
@@ -202,7 +219,7 @@ class Rounds:
         reply = self.engine.average(
             phase,
             cohort,
-            weights=[self._weights[c] for c in cohort],
+            weights=self._weights_of(cohort),
             round=server.round,
             x=server.x,
             buffers=server.buffers,
@@ -228,8 +245,16 @@ class Rounds:
         return reply
 
 
-def divergence(server: ServerState, telemetry: Telemetry) -> str | None:
-    """Return why the run cannot go on if the last round left the finite numbers, else None."""
+def divergence(
+    server: ServerState, telemetry: Telemetry, before: ServerState | None = None
+) -> str | None:
+    """Return why the run cannot go on if the last round left the finite numbers, else None.
+
+    Args:
+        server: The state after the round.
+        telemetry: What the round reported.
+        before: The state before it; buffers that were infinite then, such as a mask, may stay so.
+    """
     values = [
         (name, float(value))
         for name in ("loss", "largest_norm", "drift")
@@ -239,4 +264,6 @@ def divergence(server: ServerState, telemetry: Telemetry) -> str | None:
     for name, value in [*values, ("model", float(norm(server.x)))]:
         if not math.isfinite(value):
             return f"{name.replace('_', ' ')} is {value}"
+    if server.buffers.left_the_finite(before.buffers if before else None):
+        return "a buffer of the model is not finite"
     return None

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from episode.arguments import whole_number
 from episode.errors import EpisodeError
-from episode.randomness import permutation
+from episode.randomness import permutation, sample
+
+PERMUTED_UP_TO = 10_000
+"""Among so many clients a cohort is the beginning of a permutation of all; among more it is drawn
+without touching the others. The two ways draw different cohorts, so this number never changes."""
 
 
 class Cohorts(ABC):
@@ -53,6 +59,9 @@ class Uniform(Cohorts):
 
     cohort_size: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cohort_size", whole_number("cohort_size", self.cohort_size))
+
     def check(self, num_clients: int) -> None:
         if not 1 <= self.cohort_size <= num_clients:
             raise EpisodeError(
@@ -61,7 +70,7 @@ class Uniform(Cohorts):
             )
 
     def at(self, round: int, num_clients: int, seed: int) -> list[int]:
-        return _draw(list(range(num_clients)), self.cohort_size, seed, round)
+        return _draw(range(num_clients), self.cohort_size, seed, round)
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,12 @@ class Cyclic(Cohorts):
     period: int = 1
     cohort_size: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("groups", "period", "cohort_size"):
+            value = getattr(self, name)
+            if not (name == "cohort_size" and value is None):
+                object.__setattr__(self, name, whole_number(name, value))
+
     def check(self, num_clients: int) -> None:
         if not 1 <= self.groups <= num_clients:
             raise EpisodeError(
@@ -99,13 +114,15 @@ class Cyclic(Cohorts):
 
     def at(self, round: int, num_clients: int, seed: int) -> list[int]:
         group = round // self.period % self.groups
-        available = list(range(group, num_clients, self.groups))
+        available = range(group, num_clients, self.groups)
         if self.cohort_size is None:
-            return available
+            return list(available)
         return _draw(available, self.cohort_size, seed, round)
 
 
-def _draw(clients: list[int], size: int, seed: int, round: int) -> list[int]:
+def _draw(clients: Sequence[int], size: int, seed: int, round: int) -> list[int]:
+    if len(clients) > PERMUTED_UP_TO:
+        return [clients[i] for i in sample(len(clients), size, seed, "cohort", round)]
     order = permutation(len(clients), seed, "cohort", round)[:size]
     return sorted(clients[i] for i in order.tolist())
 

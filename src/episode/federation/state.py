@@ -16,7 +16,7 @@ class Buffers:
     """A model's buffers, such as BatchNorm's statistics: averaged, never corrected or clipped."""
 
     floats: Tensor = field(default_factory=lambda: torch.empty(0))
-    """`[b]`: their mean over the cohort is taken."""
+    """`[b]`: their mean over the cohort is taken. In x's type, if it holds them all."""
     integers: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     """`[k]`: their maximum over the cohort is taken."""
 
@@ -24,6 +24,13 @@ class Buffers:
     def nbytes(self) -> int:
         """Their size when they are sent."""
         return self.floats.nbytes + self.integers.nbytes
+
+    def left_the_finite(self, before: Buffers | None = None) -> bool:
+        """Whether a value is NaN or infinite that was not so before, such as a mask of -∞ was."""
+        return any(
+            left_the_finite(tensor, None if before is None else vars(before)[name])
+            for name, tensor in vars(self).items()
+        )
 
 
 @dataclass
@@ -72,3 +79,11 @@ class ClientState:
         """Return what a checkpoint between two rounds must hold."""
         held = {"memory": self.memory, "velocity": self.velocity}
         return {name: tensor for name, tensor in held.items() if tensor is not None}
+
+
+def left_the_finite(now: Tensor, before: Tensor | None = None) -> bool:
+    """Whether an element of `now` is NaN or infinite, and is not the same as it was before."""
+    lost = ~torch.isfinite(now)
+    if before is not None and lost.any():
+        lost &= ~((now == before) | (torch.isnan(now) & torch.isnan(before)))
+    return bool(lost.any())

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from episode.errors import EpisodeError
-from episode.flower.app import run_config
-from episode.runs.building import build_task
+from episode.flower.app import check_app, run_config
 from episode.runs.config import Experiment
 from episode.version import __version__
 
@@ -23,8 +22,8 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise EpisodeError(f"{folder} is not empty: choose a new folder for the app.")
     experiment = replace(experiment, engine=replace(experiment.engine, name="flower"))
-    build = build_task(experiment, experiment.engine.device)
-    experiment.plan().check(build.num_clients)
+    check_app(experiment)
+    experiment.plan()
     name = _name(experiment)
     settings = run_config(experiment)
     config = "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
@@ -35,9 +34,7 @@ def write_app(folder: Path, experiment: Experiment) -> list[Path]:
         f"{PACKAGE}/__init__.py": f'"""{name}, on Flower."""\n',
         f"{PACKAGE}/server_app.py": _MODULE.format(side="server", what="The server: it"),
         f"{PACKAGE}/client_app.py": _MODULE.format(side="client", what="A site: it"),
-        "README.md": _template("readme.txt").format(
-            name=name, clients=build.num_clients, last=build.num_clients - 1
-        ),
+        "README.md": _template("readme.txt").format(name=name, data=_data_option(experiment)),
     }
     files = []
     try:
@@ -54,6 +51,10 @@ def _name(experiment: Experiment) -> str:
     """Return a name of letters, digits and hyphens that is short enough for Flower."""
     words = f"episode-{experiment.task_name}-{experiment.algorithm.label}"
     return re.sub(r"[^A-Za-z0-9]+", "-", words)[:LONGEST_NAME].strip("-")
+
+
+def _data_option(experiment: Experiment) -> str:
+    return " --data ./our-data" if "data" in experiment.task.site_settings else ""
 
 
 def _template(name: str) -> str:

@@ -1,15 +1,16 @@
 """A site: one client of the federation, behind Flower's ClientApp.
 
-It has three actions: `query.episode` (introduce yourself), `train.probe` and `train.local`. What a
-client keeps between messages is in `context.state`, tagged with the exchange that left it there. A
-restarted SuperNode has lost it: the server notices by the tag, and sends it again.
+It has four actions: `query.episode` (introduce yourself), `train.probe`, `train.local` and
+`evaluate.part`. What a client keeps between messages is in `context.state`, tagged with the
+exchange that left it there. A restarted SuperNode has lost it: the server notices by the tag, and
+sends it again.
 """
 
 from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from logging import ERROR
@@ -33,8 +34,8 @@ from episode.tasks.neural import Loss, NeuralTask
 
 TAG = STATE + ".tag"
 _MOST_WORKERS = 4
-_WORKERS: dict[tuple[int, int, int, str], Worker] = {}
-"""Workers of this process by run, client, seed and algorithm; the last used come last.
+_WORKERS: dict[tuple[int, int, int, str, str], Worker] = {}
+"""Workers of this process by run, client, seed, algorithm and agreement; the last used come last.
 
 Building one may mean reading data. A SuperNode starts a process for every message, but a process of
 a simulation serves many, and unpickles the app each time: only the process itself can remember. A
@@ -52,30 +53,48 @@ class Site:
     """How the model's arrays form one vector, if the server has them by name."""
 
 
-MakeSite = Callable[[Context, int, int], Site]
-"""Makes a site from its context, its client's number and the run's seed."""
+MakeSite = Callable[[Context, int, int, Mapping[str, Any]], Site]
+"""Makes a site from its context, its client's number, the run's seed, and what it was told of the
+sites' agreement."""
 
 
 def add_actions(app: ClientApp, make_site: MakeSite, threads: int | None = None) -> None:
-    """Add `query.episode`, `train.probe` and `train.local` to an app."""
-
-    def answered(serve: Callable[[Message, Context], RecordDict]) -> Any:
-        def action(message: Message, context: Context) -> Message:
-            before = torch.get_num_threads()
-            torch.set_num_threads(threads or before)
-            try:
-                content = serve(message, context)
-            except Exception as error:  # noqa: BLE001 - reported to the server
-                content = _failed(error, context)
-            finally:
-                torch.set_num_threads(before)
-            return Message(content, reply_to=message)
-
-        return action
-
-    app.query("episode")(answered(partial(_introduce, app, make_site)))
+    """Add `query.episode`, `train.probe`, `train.local` and `evaluate.part` to an app."""
+    app.query("episode")(_answered(partial(_introduce, app, make_site), threads))
     for phase in ("probe", "local"):
-        app.train(phase)(answered(partial(_serve, make_site)))
+        app.train(phase)(_answered(partial(_serve, make_site), threads))
+    app.evaluate("part")(_answered(partial(_evaluate, make_site), threads))
+
+
+def _answered(
+    serve: Callable[[Message, Context], RecordDict], threads: int | None = None
+) -> Callable[[Message, Context], Message]:
+    """Return an action whose errors are replies, and which limits torch's threads meanwhile."""
+
+    def action(message: Message, context: Context) -> Message:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads or before)
+        try:
+            content = serve(message, context)
+        except Exception as error:  # noqa: BLE001 - reported to the server
+            content = _failed(error, context)
+        finally:
+            torch.set_num_threads(before)
+        return Message(content, reply_to=message)
+
+    return action
+
+
+def add_facts(app: ClientApp, facts: Callable[[Context, int, int], dict[str, Any]]) -> None:
+    """Add `query.facts` to an app: what the site tells about its data before round 0."""
+
+    def tell(message: Message, context: Context) -> RecordDict:
+        client = _client_of(context)
+        seed = int(message.content.config_records["config"]["seed"])  # type: ignore[arg-type]
+        label = {"status": "done", "client": client, "partitions": _partitions_of(context)}
+        return labelled({**label, "facts": json.dumps(facts(context, client, seed))})
+
+    app.query("facts")(_answered(tell))
 
 
 def _client_of(context: Context) -> int:
@@ -89,19 +108,25 @@ def _client_of(context: Context) -> int:
     return number
 
 
+def _partitions_of(context: Context) -> int:
+    """Return how many sites there are, as this site was told; 0 if it was not."""
+    partitions = context.node_config.get("num-partitions")
+    return partitions if isinstance(partitions, int) else 0
+
+
 def _introduce(
     app: ClientApp, make_site: MakeSite, message: Message, context: Context
 ) -> RecordDict:
-    client, partitions = _client_of(context), context.node_config.get("num-partitions")
+    client = _client_of(context)
     config: dict[str, Any] = dict(message.content.config_records["config"])
     if "algorithm" in config:  # a piece of it that this site lacks is reported before round 0
         Algorithm.from_dict(json.loads(config["algorithm"]))
-    site = make_site(context, client, int(config["seed"]))
+    site = make_site(context, client, int(config["seed"]), _read_told(str(config.get("told", ""))))
     x, buffers = site.task.initial()
     label = {
         "status": "done",
         "client": client,
-        "partitions": partitions if isinstance(partitions, int) else 0,
+        "partitions": _partitions_of(context),
         "examples": site.task.examples(client),
         "size": x.numel(),
         "dtype": str(x.dtype),
@@ -135,11 +160,29 @@ def _serve(make_site: MakeSite, message: Message, context: Context) -> RecordDic
     return labelled({**label, "status": "done"}, arrays, metrics)
 
 
+def _evaluate(make_site: MakeSite, message: Message, context: Context) -> RecordDict:
+    """Measure x̄ on the examples of this site, for metrics of all and of this site alone."""
+    ask, client = Ask.of(message.content), _client_of(context)
+    task = make_site(context, client, ask.seed, _read_told(ask.told)).task
+    x, _ = task.initial()
+    given = unpack(message.content.array_records[ARRAYS], x.dtype)
+    point = given["x"].to(x.device), buffers_of(given)
+    found = [task.evaluate_part(*point), dict(task.evaluate_client(client, *point))]
+    label = {"client": client, "round": ask.round, "tag": ask.tag, "status": "done"}
+    return labelled({**label, "evaluation": json.dumps(found)})
+
+
+def _read_told(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text) if text else {}
+    return found
+
+
 def _worker(ask: Ask, client: int, make_site: MakeSite, context: Context) -> Worker:
-    key = (context.run_id, client, ask.seed, ask.algorithm)
+    key = (context.run_id, client, ask.seed, ask.algorithm, ask.told)
     worker = _WORKERS.pop(key, None)
     if worker is None:
-        worker = Worker(make_site(context, client, ask.seed).task.objective(), ask.built())
+        site = make_site(context, client, ask.seed, _read_told(ask.told))
+        worker = Worker(site.task.objective(), ask.built())
     _WORKERS[key] = worker
     if len(_WORKERS) > _MOST_WORKERS:
         del _WORKERS[next(iter(_WORKERS))]
@@ -232,7 +275,7 @@ def attach(
         >>> attach(app, lambda: torch.nn.Linear(3, 1), load_data, loss, batch_size=10)
     """
 
-    def make_site(context: Context, client: int, seed: int) -> Site:
+    def make_site(context: Context, client: int, seed: int, told: Mapping[str, Any]) -> Site:
         size = context.run_config.get("batch-size") if batch_size is None else batch_size
         if type(size) is not int:
             raise EpisodeError(
@@ -242,12 +285,12 @@ def attach(
         model = model_fn()
         task = NeuralTask(
             model,
-            [data_fn(context)],
+            {client: data_fn(context)},
             loss,
             batch_size=size,
             seed=seed,
             collate=collate,
-            first=client,
+            num_clients=max(client + 1, _partitions_of(context)),
         )
         return Site(task, client, Layout.of(model))
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from episode.core.vectors import as_real, bytes_of
 from episode.federation.state import Buffers
+from episode.tasks.model_buffers import as_buffer
 
 Shapes = dict[str, list[int]]
 
@@ -20,7 +22,7 @@ class Layout:
 
     trained: Shapes
     floats: Shapes
-    """Buffers whose mean is taken."""
+    """Buffers whose mean is taken; complex ones have the shape `[..., 2]` of their parts."""
     integers: Shapes
     """Buffers whose maximum is taken."""
     aliases: dict[str, str]
@@ -33,7 +35,7 @@ class Layout:
         """Return the layout of a model, in the order in which `tasks.neural` flattens it."""
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         names = {id(p): n for n, p in trained.items()}
-        buffers = dict(model.named_buffers())
+        buffers = {n: as_real(b) for n, b in model.named_buffers()}
         return cls(
             trained={n: list(p.shape) for n, p in trained.items()},
             floats={n: list(b.shape) for n, b in buffers.items() if b.is_floating_point()},
@@ -52,8 +54,8 @@ class Layout:
         for name, shape in shapes.items():
             if name in self.trained and name not in arrays:
                 return f"trains {name}, which the initial arrays do not have"
-            if name in arrays and list(arrays[name].shape) != shape:
-                return f"has {name} of {shape}, but the initial arrays {list(arrays[name].shape)}"
+            if name in arrays and (given := list(as_real(arrays[name]).shape)) != shape:
+                return f"has {name} of {shape}, but the initial arrays {given}"
         for name, checksum in self.frozen.items():
             if name in arrays and _checksum(arrays[name]) != checksum:
                 return f"has other values in {name}, which is frozen, than the initial arrays"
@@ -67,7 +69,7 @@ class Layout:
     def split(self, arrays: Mapping[str, Tensor], buffers: Buffers) -> tuple[Tensor, Buffers]:
         """Return x̄ and the buffers of these arrays; a missing buffer keeps its value."""
         x = torch.cat([arrays[name].reshape(-1) for name in self.trained])
-        floats = _replaced(self.floats, buffers.floats.to(x.dtype), arrays)
+        floats = _replaced(self.floats, buffers.floats, arrays)
         return x, Buffers(floats, _replaced(self.integers, buffers.integers, arrays))
 
     def join(self, x: Tensor, buffers: Buffers, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -75,7 +77,10 @@ class Layout:
         values = _cut(self.trained, x)
         values |= _cut(self.floats, buffers.floats) | _cut(self.integers, buffers.integers)
         values |= {alias: values[name] for alias, name in self.aliases.items()}
-        return {name: values.get(name, t).to(t.dtype).clone() for name, t in like.items()}
+        return {
+            name: as_buffer(values[name], t).to(t.dtype).clone() if name in values else t.clone()
+            for name, t in like.items()
+        }
 
 
 def _cut(shapes: Shapes, flat: Tensor) -> dict[str, Tensor]:
@@ -87,10 +92,9 @@ def _cut(shapes: Shapes, flat: Tensor) -> dict[str, Tensor]:
 def _replaced(shapes: Shapes, flat: Tensor, arrays: Mapping[str, Tensor]) -> Tensor:
     """Return `flat` with the values of those arrays that have a name in `shapes`."""
     parts = _cut(shapes, flat)
-    pieces = [arrays.get(name, part).reshape(-1).to(flat.dtype) for name, part in parts.items()]
+    pieces = [as_real(arrays.get(n, part)).reshape(-1).to(flat.dtype) for n, part in parts.items()]
     return torch.cat(pieces) if pieces else flat
 
 
 def _checksum(tensor: Tensor) -> int:
-    values = tensor.detach().cpu().contiguous()
-    return zlib.crc32(values.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return zlib.crc32(bytes_of(tensor))

@@ -7,50 +7,46 @@ does not have it, the client's state. A reply names the message that it answers.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
-from episode.core.vectors import norm
 from episode.federation.protocols import Phase, Reply
 from episode.federation.state import Buffers, ClientState
-from episode.federation.worker import ReplyForm
+from episode.federation.worker import CORRECTION_METRICS, ReplyForm
+from episode.flower.checks import Rejected as Rejected, check_label, read_array, read_metrics
 
 ASK = "episode.ask"
 ANSWER = "episode.answer"
 ARRAYS = "episode.arrays"
 STATE = "episode.state"
 METRICS = "episode.metrics"
-PROTOCOL = 1
-_HEADER = 4096
-"""Upper bound on the bytes that a serialised array has beyond its values."""
-
-
-class Rejected(Exception):  # noqa: N818 - the message is rejected; the run has not failed
-    """A message must not be used; the reason continues a sentence about its sender."""
-
-    def __init__(self, reason: str, not_finite: Answer | None = None) -> None:
-        super().__init__(reason)
-        self.not_finite = not_finite
-        """The answer, if all that is wrong with it is a NaN or an infinity."""
+PROTOCOL = 2
+_FLOATS = {
+    "int16": torch.bfloat16,  # numpy does not have it: it travels as its bits
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
 
 
 @dataclass(frozen=True)
 class Ask:
     """What a site is asked to do, and which state it must start from."""
 
-    phase: Phase
+    phase: Phase | Literal["evaluate"]
     tag: str
     """Name of this exchange, and of the state that the site holds after it."""
     seed: int
     algorithm: str
     """The algorithm as JSON."""
+    told: str = ""
+    """What the site is told of the sites' agreement, as JSON; empty if there is none."""
     round: int = 0
     expects: str = ""
     """Tag of the state to start from; empty for none."""
@@ -86,6 +82,25 @@ class Ask:
         """Return the algorithm that the site follows."""
         return Algorithm.from_dict(json.loads(self.algorithm))
 
+    def measured(self, algorithm: Algorithm, client: int, corrects: bool) -> set[str]:
+        """Return the metrics that a client always measures for this ask (see `Worker`).
+
+        Args:
+            algorithm: The algorithm.
+            client: The client.
+            corrects: Whether its steps are corrected.
+        """
+        if self.phase == "probe":
+            return {"loss"}
+        names = {"clipped", "drift"}
+        if not (algorithm.reuse_probe and self.local_steps == 1):
+            names.add("loss")
+        if algorithm.clipping.asks_for_norm(self.G_norm, self.eta, self.gamma):
+            names.add("largest_norm")
+        if corrects and self.measure_every and (self.round + client) % self.measure_every == 0:
+            names.update(CORRECTION_METRICS)
+        return names
+
 
 @dataclass
 class Held:
@@ -119,11 +134,9 @@ class Answer(Held):
             before: Its state when it was asked.
             broadcast: What it was sent: x̄_r and the buffers give the shapes of its reply.
         """
-        label = label_of(content)
-        expected = {"status": "done", "client": client, "round": ask.round, "tag": ask.tag}
-        for name, value in expected.items():
-            if label.get(name) != value:
-                raise Rejected(f"replied about {name} {label.get(name)!r} instead of {value!r}")
+        about = {"status": "done", "client": client, "round": ask.round, "tag": ask.tag}
+        check_label(label_of(content), about)
+        assert ask.phase != "evaluate"
         algorithm = ask.built()
         form = ReplyForm.of(algorithm, ask.phase, ask.memorise, ask.measure_every)
         # A client sends its memory, and the server, which has the old one, computes the change.
@@ -135,7 +148,9 @@ class Answer(Held):
             like |= vars(broadcast["buffers"])
         tensors = _unpack_like(content.array_records.get(ARRAYS, ArrayRecord()), like)
         buffers = buffers_of(tensors) if form.has_buffers else None
-        metrics = _metrics_of(content, form.metrics)
+        record = content.metric_records.get(METRICS, MetricRecord())
+        measured = ask.measured(algorithm, client, broadcast.get("G") is not None)
+        metrics = read_metrics(record, form.metrics, measured)
         if ask.phase == "probe":
             gradient = tensors["gradient"]
             kept = {"memory": gradient} if ask.memorise else {"anchor": gradient}
@@ -147,20 +162,6 @@ class Answer(Held):
             old = before.memory
             vectors["change"] = after.memory if old is None else after.memory - old
         return cls(after, ask.tag, Reply(vectors, buffers, metrics))
-
-    def check(self, max_norm: float | None) -> None:
-        """Reject values that are not finite, and gradients whose norm is above `max_norm`."""
-        vectors = self.reply.vectors | self.state.tensors()
-        for name, tensor in vectors.items():
-            if not torch.isfinite(tensor).all():
-                raise Rejected(f"sent a {name} that is not finite", self)
-        for name, value in self.reply.metrics.items():
-            if value is not None and not math.isfinite(value):
-                raise Rejected(f"sent a {name} of {value}", self)
-        for name in sorted({"gradient", "memory"} & vectors.keys()):
-            size = float(norm(vectors[name]))
-            if max_norm is not None and size > max_norm:
-                raise Rejected(f"sent a {name} of norm {size:.3g}, above max_norm = {max_norm:g}")
 
 
 def labelled(
@@ -189,18 +190,22 @@ def pack(tensors: Mapping[str, Tensor | None]) -> ArrayRecord:
     for name, tensor in tensors.items():
         if tensor is not None and tensor.numel():
             stored = tensor.detach().cpu()
-            # numpy has no bfloat16, which travels as its bits.
             bits = stored.view(torch.int16) if stored.dtype == torch.bfloat16 else stored
             arrays[name] = Array(bits.numpy())
     return ArrayRecord(arrays)
 
 
 def unpack(record: ArrayRecord, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return the tensors of a record, of whatever names and shapes."""
-    return {
-        name: _tensor(name, a, tuple(a.shape), torch.int64 if name == "integers" else dtype)
-        for name, a in record.items()
-    }
+    """Return the tensors of a record, of whatever names and shapes.
+
+    They are of `dtype`, except for buffers: integers are int64, and floats of their own type.
+    """
+    types = dict.fromkeys(record, dtype)
+    if "integers" in record:
+        types["integers"] = torch.int64
+    if "floats" in record:
+        types["floats"] = _FLOATS.get(record["floats"].dtype, dtype)
+    return {name: read_array(name, a, tuple(a.shape), types[name]) for name, a in record.items()}
 
 
 def buffers_of(tensors: Mapping[str, Tensor]) -> Buffers:
@@ -213,35 +218,4 @@ def _unpack_like(record: ArrayRecord, like: Mapping[str, Tensor]) -> dict[str, T
     expected = {name: tensor for name, tensor in like.items() if tensor.numel()}
     if set(record) != set(expected):
         raise Rejected(f"sent the arrays {sorted(record)} instead of {sorted(expected)}")
-    return {n: _tensor(n, record[n], tuple(t.shape), t.dtype) for n, t in expected.items()}
-
-
-def _metrics_of(content: RecordDict, names: tuple[str, ...]) -> dict[str, float | None]:
-    """Return metrics by name; those that were not measured are None."""
-    record = content.metric_records.get(METRICS, MetricRecord())
-    metrics: dict[str, float | None] = {}
-    for name in names:
-        value = record.get(name)
-        if value is not None and not isinstance(value, (int, float)):
-            raise Rejected(f"sent a {name} that is not a number")
-        metrics[name] = None if value is None else float(value)
-    return metrics
-
-
-def _tensor(name: str, array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    stored = torch.int16 if dtype == torch.bfloat16 else dtype
-    kind = str(stored).removeprefix("torch.")
-    if array.dtype != kind or tuple(array.shape) != shape:
-        raise Rejected(
-            f"sent a {name} of {array.dtype} {list(array.shape)} instead of {kind} {list(shape)}"
-        )
-    expected = math.prod(shape) * stored.itemsize
-    if not expected <= len(array.data) <= expected + _HEADER:
-        raise Rejected(f"sent a {name} of {len(array.data)} bytes instead of {expected}")
-    try:
-        values = array.numpy()
-    except (ValueError, TypeError, OSError, EOFError, SyntaxError, MemoryError) as error:
-        raise Rejected(f"sent a {name} that cannot be read ({type(error).__name__})") from None
-    if values.shape != shape or str(values.dtype) != kind:
-        raise Rejected(f"sent a {name} whose content is not what its label says")
-    return torch.from_numpy(values).view(dtype)
+    return {n: read_array(n, record[n], tuple(t.shape), t.dtype) for n, t in expected.items()}

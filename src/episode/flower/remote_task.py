@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from logging import WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
-from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
-from flwr.supercore import log
 from torch import Tensor
 
 from episode.errors import EpisodeError
 from episode.federation.protocols import Objective, Task
 from episode.federation.state import Buffers
-from episode.flower.exchange import Failure, Outcome
+from episode.flower.introductions import example_of
+from episode.flower.site_metrics import SiteMetrics, mean_of_sites, read_sites
 from episode.flower.sites import Introduction, Sites
 from episode.randomness import permutation
 
@@ -54,7 +52,7 @@ class RemoteTask(Task):
     def __init__(
         self, arrays: Mapping[str, Tensor], sites: Sites, evaluation: Evaluation, result: Result
     ) -> None:
-        first = sites.known[min(sites.known)]
+        first = example_of(sites.known.values())
         assert first.layout is not None, "objection_to has checked it"
         self.num_clients = sites.num_clients
         self.layout = first.layout
@@ -63,6 +61,13 @@ class RemoteTask(Task):
         self._evaluation = evaluation
         self._result = result
         self._start = self.layout.split(arrays, first.buffers)
+        self._replies: tuple[int, dict[int, SiteMetrics]] = (0, {})
+        """The sites' evaluations after so many rounds."""
+        self.client_names = [f"site {client}" for client in range(self.num_clients)]
+
+    @property
+    def evaluates_clients(self) -> bool:
+        return self._evaluation.fraction > 0
 
     def examples(self, client: int) -> int:
         return self._sites.known[client].examples
@@ -79,44 +84,45 @@ class RemoteTask(Task):
 
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
         """Return metrics of the server's own function, and the sites' mean as `sites_…`."""
-        played, arrays = self._sites.round + 1, ArrayRecord(self.state_dict(x, buffers))
-        metrics: dict[str, float] = {}
+        played, metrics = self._sites.round + 1, dict[str, float]()
         if self._evaluation.function:
-            found = self._evaluation.function(played, arrays)
-            if found is not None:
-                self._result.evaluate_metrics_serverapp[played] = found
-                metrics |= _numbers(found, "")
-        found = self._at_sites(played, arrays)
-        if found is not None:
+            arrays = ArrayRecord(self.state_dict(x, buffers))
+            if (of_server := self._evaluation.function(played, arrays)) is not None:
+                self._result.evaluate_metrics_serverapp[played] = of_server
+                metrics |= _numbers(of_server, "")
+        if (found := mean_of_sites(self._at_sites(x, buffers))) is not None:
             self._result.evaluate_metrics_clientapp[played] = found
             metrics |= _numbers(found, "sites_")
         return metrics
 
-    def _at_sites(self, round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Return the mean of the sites' own `evaluate` functions, weighted as Flower does."""
+    def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> dict[str, float]:
+        """Return what a site's own `evaluate` function measured, under the names of the mean."""
+        site = self._at_sites(x, buffers).get(client)
+        return {} if site is None else {f"sites_{k}": v for k, v in site.numbers().items()}
+
+    def _at_sites(self, x: Tensor, buffers: Buffers) -> dict[int, SiteMetrics]:
+        """Return what sites measured with their own `evaluate`; they are asked once a round.
+
+        The mean of their metrics is weighted as Flower does.
+        """
+        played = self._sites.round + 1
+        if self._replies[0] != played:
+            arrays = ArrayRecord(self.state_dict(x, buffers))
+            self._replies = played, self._ask_sites(played, arrays)
+        return self._replies[1]
+
+    def _ask_sites(self, round: int, arrays: ArrayRecord) -> dict[int, SiteMetrics]:
         sites, settings = self._sites, self._evaluation
         able = [c for c in sorted(sites.connected()) if sites.known[c].evaluates]
         count = math.ceil(settings.fraction * len(able))
         if not count:
-            return None
+            return {}
         order = permutation(len(able), sites.seed, "evaluate", round)[:count].tolist()
         config = ConfigRecord({**settings.config, "server-round": round})
         content = RecordDict({"arrays": arrays, "config": config})
         chosen = {able[k]: content for k in sorted(order)}
         replies = sites.ask(chosen, "evaluate", round - 1, settings.seconds)
-        good = [r for c, r in replies.items() if self._is_usable(c, r)]
-        return aggregate_metricrecords(good, settings.weighted_by) if good else None  # type: ignore[arg-type]
-
-    def _is_usable(self, client: int, reply: Outcome) -> bool:
-        key = self._evaluation.weighted_by
-        if isinstance(reply, Failure):
-            failure = reply.reason
-        elif len(reply.metric_records) != 1 or key not in next(iter(reply.metric_records.values())):
-            failure = f"sent no metrics with {key!r}"
-        else:
-            return True
-        log(WARNING, "Site %d was not evaluated: it %s", client, failure)
-        return False
+        return read_sites(replies, settings.weighted_by, sites.limits.max_examples)
 
 
 def _numbers(record: MetricRecord, prefix: str) -> dict[str, float]:

@@ -4,8 +4,7 @@ A mean is always over exactly the clients that it was asked for. If one is lost,
 attempted again without it: clients that have probed need not probe again, but local steps that were
 corrected by a mean over the lost client, too, are repeated. So all means of a round agree.
 
-The server keeps a copy of its clients' states. So checkpoints are complete, and a site that has
-lost its state gets it back.
+The server keeps a copy of clients' states, for checkpoints and for sites that have lost theirs.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from logging import INFO, WARNING
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,11 +29,23 @@ from episode.core.algorithm import Algorithm
 from episode.errors import ClusterError
 from episode.federation.job import Job
 from episode.federation.mean import mean_of
-from episode.federation.protocols import AttemptFailed, Engine, Phase, Reply, Request
+from episode.federation.protocols import (
+    AttemptFailed,
+    Engine,
+    Evaluation,
+    Phase,
+    Reply,
+    Request,
+    Task,
+)
 from episode.federation.rounds import Plan
-from episode.federation.state import ClientState
-from episode.flower.exchange import Failure, Outcome
+from episode.federation.state import Buffers, ClientState
+from episode.flower.attendance import Attendance
+from episode.flower.bounds import Bounds
+from episode.flower.evaluation import evaluate_at_sites
+from episode.flower.exchange import Failure, Outcome, read_answer
 from episode.flower.messages import ARRAYS, ASK, STATE, Answer, Ask, Held, Rejected, label_of, pack
+from episode.flower.owners import Owners
 from episode.flower.sites import Introduction, Limits, Sites
 from episode.runs.observers import progress_line
 from episode.runs.records import Observe, Record
@@ -45,20 +58,23 @@ class FlowerEngine(Engine):
         sites: The sites, which have been met.
         algorithm: The algorithm that sites follow.
         config: Settings that every message to a site carries, for the site's own code.
+        plan: The plan of the run, by which it is known how long the steps after a probe will be.
     """
 
     def __init__(
-        self, sites: Sites, algorithm: Algorithm, config: ConfigRecord | None = None
+        self,
+        sites: Sites,
+        algorithm: Algorithm,
+        config: ConfigRecord | None = None,
+        plan: Plan | None = None,
     ) -> None:
         super().__init__()
         self.sites = sites
-        self.absent: dict[int, str] = {}
-        """Clients that sit the round out, and why."""
-        self.cohort: list[int] = []
-        """The clients that were chosen for the round."""
+        sites.owners.store()
+        self.attendance = Attendance()
         self._algorithm = algorithm
+        self._plan = plan
         self._config = dict(config or {})
-        self._attempts_made = 0
         self._too_few = False
         self._kept: dict[int, Held] = {}
         self._tag_at_node: dict[int, str] = {}
@@ -77,23 +93,23 @@ class FlowerEngine(Engine):
 
         If too few are left, another attempt begins with a wait for sites to come back.
         """
-        self.cohort = list(cohort)
+        self.attendance = Attendance(list(cohort), self.attendance.absent)
         limits = self.sites.limits
         for attempt in range(1 + limits.retries):
-            self._attempts_made = attempt + 1
+            self.attendance.attempts = attempt + 1
             self._look_for_sites(attempt > 0, limits.start_seconds if attempt else 0.0)
             self._too_few = False
             while not self._too_few:
-                yield [c for c in self.cohort if c not in self.absent]
-        raise ClusterError(self._who_is_missing(round))
+                yield self.attendance.present()
+        raise ClusterError(self.attendance.complaint(round, self._needed(len(cohort))))
 
     def average(
         self, phase: Phase, cohort: Sequence[int], *, weights: Sequence[float], **broadcast: Any
     ) -> Reply:
         """Return the weighted mean over the cohort, added up in the order of clients."""
         first = bool(broadcast.get("memorise"))
-        wanted = [c for c in cohort if not (first and c in self.absent)]
-        needed = self._needed(self.sites.num_clients if first else len(self.cohort))
+        wanted = [c for c in cohort if not (first and c in self.attendance.absent)]
+        needed = self._needed(self.sites.num_clients if first else len(self.attendance.cohort))
         answers: dict[int, Answer] = {}
         if len(wanted) >= needed:
             answers = self._collect(phase, wanted, needed, broadcast)
@@ -111,6 +127,14 @@ class FlowerEngine(Engine):
                 self._kept[client] = Held(answer.state, tag)
         return mean
 
+    def evaluate(
+        self, task: Task, x: Tensor, buffers: Buffers, clients: Sequence[int] = ()
+    ) -> Evaluation:
+        """Let sites evaluate their own data, unless the server has them, and combine the parts."""
+        if task.clients:
+            return super().evaluate(task, x, buffers, clients)
+        return evaluate_at_sites(self.sites, self._next_tag(), task, x, buffers, clients)
+
     def client_states(self) -> dict[int, ClientState]:
         return {client: held.state for client, held in self._kept.items()}
 
@@ -126,43 +150,29 @@ class FlowerEngine(Engine):
         return self.own_requests() | Request.CHECKPOINT
 
     def notes(self) -> dict[str, Any]:
-        """Return who was missing in the last round, and its attempts if there were several."""
-        found: dict[str, Any] = {}
-        if missing := self._missing():
-            found["missing"] = {str(client): reason for client, reason in missing.items()}
-        attempts = self._attempts_made
-        return found | ({"attempts": attempts} if attempts > 1 else {})
-
-    def _missing(self) -> dict[int, str]:
-        """Return the clients of the cohort that sit the round out, and why."""
-        return {c: self.absent[c] for c in sorted(self.cohort) if c in self.absent}
+        """Return who was missing or unusual in the last round, and its attempts if several."""
+        return self.attendance.notes()
 
     def _look_for_sites(self, again: bool, seconds: float) -> None:
         """Find out which sites are connected; give them up to `seconds` to come back."""
-        silent, until = list(self.absent), time.monotonic() + seconds
+        silent, until = list(self.attendance.absent), time.monotonic() + seconds
+        refused: dict[int, str] = {}
         while True:
             for node, failure in self.sites.greet(again).items():
                 log(WARNING, "Node %d is not admitted: it %s", node, failure.reason)
+                refused[failure.client] = f", and node {node} {failure.reason}"
             missing = set(range(self.sites.num_clients)) - self.sites.connected(silent)
             if not missing or time.monotonic() >= until:
                 break
             again = False
             time.sleep(0.1)
-        self.absent = dict.fromkeys(sorted(missing), "is not connected")
+        why = {client: f"is not connected{refused.get(client, '')}" for client in sorted(missing)}
+        self.attendance.absent = why
 
     def _needed(self, size: int) -> int:
         """Return how many clients of a cohort of this size must take part."""
         least = self.sites.limits.min_replies
         return size if least is None else max(1, min(least, size))
-
-    def _who_is_missing(self, round: int) -> str:
-        missing = [f"site {client} {reason}" for client, reason in self._missing().items()]
-        size = len(self.cohort)
-        return (
-            f"Round {round} was tried {self._attempts_made} times, and {size - len(missing)} of "
-            f"{size} sites took part where {self._needed(size)} are needed: {'; '.join(missing)}. "
-            "Resume the run once they are back."
-        )
 
     def _collect(
         self, phase: Phase, clients: Sequence[int], needed: int, broadcast: Mapping[str, Any]
@@ -180,24 +190,46 @@ class FlowerEngine(Engine):
             ask = Ask(phase, self._next_tag(), self.sites.seed, algorithm).about(broadcast)
             outcomes = self._send(ask, broadcast, due, max(0.1, until - time.monotonic()))
             due = [c for c, outcome in outcomes.items() if self._has_lost_state(c, outcome)]
+            bounds = Bounds.of(ask, broadcast, self._plan, self.sites.limits.max_norm)
             for client in sorted(outcomes.keys() - set(due)):
                 try:
-                    answer = self._read(ask, broadcast, client, outcomes[client])
+                    before = self._starting_state(phase, client).state
+                    answer = read_answer(
+                        outcomes[client], ask, client, before, broadcast, bounds.check
+                    )
                 except Rejected as rejected:
                     if rejected.not_finite is not None:
                         not_finite[client] = rejected.not_finite
-                    self.absent[client] = f"{rejected} in the {phase} phase"
-                    log(WARNING, "Round %d: site %d %s", ask.round, client, self.absent[client])
+                    reason = f"{rejected} in the {phase} phase"
+                    self.attendance.leave_out(client, reason, ask.round)
                     continue
                 answers[client] = answer
                 self._tag_at_node[self._node(client)] = answer.tag
-                self.absent.pop(client, None)
+                self.attendance.absent.pop(client, None)
+            if not due:
+                self._judge(answers, bounds, ask)
         if phase == "probe" or not self._algorithm.correction.probes:
             self._answers |= {(phase, c): answer for c, answer in answers.items()}
-        if len(answers) < needed <= len(answers) + len(not_finite):
+        if len(answers) < needed <= len(answers) + len(not_finite) and (
+            self.sites.limits.min_replies is None or len(not_finite) > len(answers)
+        ):
             # Not a faulty site, but a run that has left the finite numbers: that is its result.
             answers |= not_finite
         return answers
+
+    def _judge(self, answers: dict[int, Answer], bounds: Bounds, ask: Ask) -> None:
+        """Leave out answers that are far out of the ordinary, unless every site is needed.
+
+        Honest numbers may be of any size. So a run that needs every site uses them, as a simulation
+        would, and says so.
+        """
+        for client, reason in bounds.outliers(answers).items():
+            what = f"{reason} in the {ask.phase} phase"
+            if self.sites.limits.min_replies is None:
+                self.attendance.remark(client, what, ask.round)
+            else:
+                del answers[client]
+                self.attendance.leave_out(client, what, ask.round)
 
     def _send(
         self, ask: Ask, broadcast: Mapping[str, Any], clients: Sequence[int], seconds: float
@@ -213,13 +245,14 @@ class FlowerEngine(Engine):
             there = bool(start.tag) and self._tag_at_node.get(self._node(client)) == start.tag
             has_point = there and ask.phase == "local" and self._algorithm.correction.probes
             arrays = only_G if has_point else whole
-            content = RecordDict({ASK: ask.record(start.tag), ARRAYS: arrays, "config": config})
+            asked = replace(ask, told=self.sites.told(client)).record(start.tag)
+            content = RecordDict({ASK: asked, ARRAYS: arrays, "config": config})
             if start.tag and not there:
                 content[STATE] = pack(vars(start.state))
             contents[client] = content
         return self.sites.ask(contents, f"train.{ask.phase}", ask.round, seconds)
 
-    def _starting_state(self, phase: Phase, client: int) -> Held:
+    def _starting_state(self, phase: str, client: int) -> Held:
         """Return what the client must start from: this round's probe, or its last state."""
         probe = self._answers.get(("probe", client))
         if phase == "local" and probe is not None and self._algorithm.correction.probes:
@@ -231,16 +264,6 @@ class FlowerEngine(Engine):
         if isinstance(outcome, Failure) or label_of(outcome).get("status") != "needs state":
             return False
         return self._tag_at_node.pop(self._node(client), None) is not None
-
-    def _read(
-        self, ask: Ask, broadcast: Mapping[str, Any], client: int, outcome: Outcome
-    ) -> Answer:
-        if isinstance(outcome, Failure):
-            raise Rejected(outcome.reason)
-        before = self._starting_state(ask.phase, client).state
-        answer = Answer.read(outcome, ask, client, before, broadcast)
-        answer.check(self.sites.limits.max_norm)
-        return answer
 
     def _keep_first_memories(
         self, answers: Mapping[int, Answer], cohort: Sequence[int], mean: Tensor
@@ -262,8 +285,17 @@ class FlowerEngine(Engine):
         return f"{self._name}.{self._exchanges}"
 
 
-def engine_on_sites(job: Job, grid: Grid) -> closing[FlowerEngine]:
-    """Meet the sites of a job whose task is built here, and return an engine on them to open."""
+def engine_on_sites(
+    job: Job, grid: Grid, folder: Path | None = None, told: Callable[[int], str] = lambda _: ""
+) -> closing[FlowerEngine]:
+    """Meet the sites of a job, and return an engine on them to open.
+
+    Args:
+        job: What to play; its task may have no data.
+        grid: Flower's connection to the nodes.
+        folder: The run's folder, which says which nodes its partitions belong to.
+        told: What each client is told of the sites' agreement.
+    """
     x, _ = job.task.initial()
 
     def objection(site: Introduction) -> str | None:
@@ -271,9 +303,11 @@ def engine_on_sites(job: Job, grid: Grid) -> closing[FlowerEngine]:
             return f"trains {site.size} numbers of {site.dtype}, not {x.numel()} of {x.dtype}"
         return None
 
-    sites = Sites(grid, Limits.of(job.engine), job.plan.seed, objection, job.plan.algorithm)
+    limits, algorithm = Limits.of(job.engine), job.plan.algorithm
+    owners = Owners.of(folder, limits.allow_takeover)
+    sites = Sites(grid, limits, job.plan.seed, objection, algorithm, owners, told)
     sites.meet(job.task.num_clients)
-    return closing(FlowerEngine(sites, job.plan.algorithm))
+    return closing(FlowerEngine(sites, algorithm, plan=job.plan))
 
 
 def round_logger(plan: Plan) -> Observe:

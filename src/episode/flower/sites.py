@@ -10,20 +10,19 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from logging import INFO
+from logging import INFO, WARNING
 
-import torch
 from flwr.app import ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from episode.core.algorithm import Algorithm
 from episode.errors import ClusterError, EpisodeError
-from episode.federation.job import EngineSettings
-from episode.federation.state import Buffers
+from episode.federation.job import MOST_EXAMPLES, EngineSettings
+from episode.flower.checks import Rejected
 from episode.flower.exchange import Failure, Outcome, exchange, nodes_of, pull, push
-from episode.flower.layout import Layout
-from episode.flower.messages import ARRAYS, buffers_of, label_of, unpack
+from episode.flower.introductions import Agreement, Introduction as Introduction
+from episode.flower.owners import Owners
 
 _GRACE = 2.0
 """Seconds at the start in which a second node with the same partition id can show up."""
@@ -44,11 +43,15 @@ class Limits:
     start_seconds: float = 60.0
     """Seconds that sites have to connect, at the start and before another attempt."""
     max_norm: float | None = None
-    """A gradient with a larger norm is rejected."""
+    """A gradient with a larger norm is rejected, and what only larger ones can lead to."""
+    allow_takeover: bool = False
+    """Whether another node may take the place of a site, and be sent its state."""
+    max_examples: int = MOST_EXAMPLES
+    """A site that claims more examples is refused."""
 
     def __post_init__(self) -> None:
         """Check the values."""
-        for name, least in (("min_replies", 1), ("retries", 0)):
+        for name, least in (("min_replies", 1), ("retries", 0), ("max_examples", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise EpisodeError(f"{name} is {value}: it must be {least} or more.")
@@ -60,37 +63,10 @@ class Limits:
     @classmethod
     def of(cls, engine: EngineSettings) -> Limits:
         """Return the limits that a config sets."""
+        names = ("min_replies", "retries", "max_norm", "allow_takeover", "max_examples")
+        given = {name: getattr(engine, name) for name in names}
         seconds = engine.timeout_seconds
-        return cls(engine.min_replies, seconds, engine.retries, seconds, engine.max_norm)
-
-
-@dataclass(frozen=True)
-class Introduction:
-    """What a site has said about itself."""
-
-    node: int
-    client: int
-    partitions: int
-    examples: int
-    size: int
-    dtype: str
-    layout: Layout | None
-    evaluates: bool
-    buffers: Buffers
-
-    @classmethod
-    def of(cls, node: int, content: RecordDict) -> Introduction:
-        label = label_of(content)
-        dtype = getattr(torch, str(label["dtype"]).removeprefix("torch."))
-        numbers = {name: int(label[name]) for name in ("client", "partitions", "examples", "size")}
-        return cls(
-            node,
-            **numbers,
-            dtype=str(label["dtype"]),
-            layout=Layout(**json.loads(label["layout"])) if label["layout"] else None,
-            evaluates=bool(label["evaluates"]),
-            buffers=buffers_of(unpack(content.array_records[ARRAYS], dtype)),
-        )
+        return cls(deadline=seconds, start_seconds=seconds, **given)
 
 
 Check = Callable[[Introduction], str | None]
@@ -99,7 +75,12 @@ Check = Callable[[Introduction], str | None]
 
 @dataclass
 class Sites:
-    """The sites of a federation, by their client's number."""
+    """The sites of a federation, by their client's number.
+
+    Before the first round they must agree on the model. If every site is needed, one that does not
+    ends the run, which names it. With `min_replies` it is left out, and so is any that the majority
+    does not agree with.
+    """
 
     grid: Grid
     limits: Limits
@@ -107,13 +88,24 @@ class Sites:
     check: Check = lambda _: None
     algorithm: Algorithm | None = None
     """If given, sites are asked whether they know all pieces of it."""
+    owners: Owners = field(default_factory=Owners)
+    told: Callable[[int], str] = lambda _: ""
+    """What each client is told of the sites' agreement, as JSON; empty if there is none."""
     num_clients: int = 0
     known: dict[int, Introduction] = field(default_factory=dict)
+    agreement: Agreement | None = None
+    """What all sites agree on, once they have been met."""
     _due: dict[str, int] = field(default_factory=dict)
     """Nodes, by message, that were asked to introduce themselves and have not answered."""
     _greeted: set[int] = field(default_factory=set)
+    _nodes: dict[int, str] = field(default_factory=dict)
+    """The nodes that were last seen, with their identities."""
     _replacements: dict[int, Introduction] = field(default_factory=dict)
     """Nodes with the number of a site that still seems connected; it may have been restarted."""
+    _refused: dict[int, Failure] = field(default_factory=dict)
+    """Nodes that were refused at the start, and why."""
+    _number_is_given: bool = False
+    """Whether `num_clients` is known in advance, and not by what sites say."""
     round: int = -1
     """The round that sites were last asked about."""
 
@@ -121,27 +113,25 @@ class Sites:
         """Wait until all sites have connected, or enough of them when time runs out.
 
         Raises:
-            EpisodeError: A site cannot take part.
+            EpisodeError: A site cannot take part, and every site is needed.
             ClusterError: Too few sites have connected.
         """
         until = time.monotonic() + self.limits.start_seconds
         announced = complete = False
-        self.num_clients = num_clients or 0
+        self.num_clients, self._number_is_given = num_clients or 0, bool(num_clients)
         while time.monotonic() < until and (self._due or not complete):
             for node, failure in self.greet().items():
-                if failure.gone:
-                    continue
-                site = f"site {failure.client} (node {node})"
-                who = site if failure.client >= 0 else f"node {node}"
-                raise EpisodeError(f"{_AT_START} {who} cannot take part: it {failure.reason}")
-            partitions = max((i.partitions for i in self.known.values()), default=0)
-            self.num_clients = num_clients or partitions
-            if not complete and 0 < self.num_clients <= len(self.known):
+                self._refuse(node, failure)
+            if self.known and not num_clients:
+                self.num_clients = Agreement.of(self.known.values()).partitions
+            wanted = max(self.num_clients, self.limits.min_replies or 1)
+            if not complete and self.num_clients and wanted <= len(self.known):
                 complete, until = True, min(until, time.monotonic() + _GRACE)
             if not announced and not complete:
                 log(INFO, "Waiting for sites: %d of %s", len(self.known), self.num_clients or "?")
                 announced = True
             time.sleep(0.05)
+        self._settle()
         self.num_clients = self.num_clients or len(self.known)
         self._check_start()
 
@@ -154,33 +144,37 @@ class Sites:
         Returns:
             The nodes that cannot take part, and why.
         """
-        nodes = nodes_of(self.grid)
+        self._nodes = nodes_of(self.grid)
+        nodes = self._nodes.keys()
         if again:
             answered = (*self.known.values(), *self._replacements.values())
             self._greeted &= {i.node for i in answered}
         self._greeted &= nodes
         new = nodes - self._greeted
-        config = ConfigRecord({"seed": self.seed})
+        # A new node's number is not known yet; its introduction is the same for any.
+        config = ConfigRecord({"seed": self.seed, "told": self.told(0)})
         if self.algorithm is not None:
             config["algorithm"] = json.dumps(self.algorithm.to_dict())
         contents = dict.fromkeys(new, RecordDict({"config": config}))
         self._due |= push(self.grid, contents, "query.episode", _HELLO_SECONDS, "hello")
         self._greeted |= new
         outcomes = pull(self.grid, self._due)
-        failures = {node: self._admit(node, outcomes[node], nodes) for node in sorted(outcomes)}
+        failures = {node: self._admit(node, outcomes[node]) for node in sorted(outcomes)}
         return {node: failure for node, failure in failures.items() if failure is not None}
 
     def connected(self, silent: Iterable[int] = ()) -> set[int]:
         """Return the clients whose sites are connected.
 
-        A reconnected node replaces one that stopped answering.
+        A reconnected node replaces one that stopped answering, if it may.
         """
-        here = nodes_of(self.grid)
+        self._nodes = nodes_of(self.grid)
         for client, site in list(self._replacements.items()):
-            if client in silent or self.known[client].node not in here:
-                self.known[client] = self._replacements.pop(client)
-                log(INFO, "Site %d is now node %d", client, site.node)
-        return {client for client, site in self.known.items() if site.node in here}
+            if client in silent or self.known[client].node not in self._nodes:
+                del self._replacements[client]
+                if site.node in self._nodes:
+                    self._take_in(site)
+                    log(INFO, "Site %d is now node %d", client, site.node)
+        return {client for client, site in self.known.items() if site.node in self._nodes}
 
     def ask(
         self, contents: Mapping[int, RecordDict], kind: str, round: int, seconds: float
@@ -192,7 +186,7 @@ class Sites:
         replies = exchange(self.grid, sent, kind, seconds, str(round))
         return {client: replies[node] for client, node in nodes.items()}
 
-    def _admit(self, node: int, outcome: Outcome, nodes: set[int]) -> Failure | None:
+    def _admit(self, node: int, outcome: Outcome) -> Failure | None:
         """Read a node's introduction; return why it is not used as a site, or None if it is."""
         if isinstance(outcome, Failure):
             if "No query function" in outcome.reason:
@@ -200,31 +194,94 @@ class Sites:
                     "does not know the messages of episode: call attach(app, ...) in its ClientApp"
                 )
             return outcome
+        client = -1
         try:
-            found = Introduction.of(node, outcome)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
-            return Failure(f"introduced itself in an unknown way ({error!r})")
-        reason = self._objection(found)
-        if reason is None:
-            before = self.known.get(found.client)
-            if before is None or before.node not in nodes:
-                self.known[found.client] = found
-                return None
-            self._replacements[found.client] = found
-            reason = f"has the partition-id of node {before.node}: give each site its own"
-        return Failure(reason, found.client)
+            found = Introduction.of(node, outcome, self.limits.max_examples)
+            client = found.client
+            reason = self._objection(found) or self._place(found)
+        except Rejected as rejected:
+            reason = str(rejected)
+        except Exception as error:  # noqa: BLE001 - whatever it says, it must not end the run
+            reason = f"introduced itself in an unknown way ({type(error).__name__})"
+        return None if reason is None else Failure(reason, client)
 
     def _objection(self, found: Introduction) -> str | None:
-        if self.num_clients and found.client >= self.num_clients:
+        """Return why a node cannot be a site, whoever else is there."""
+        is_decided = self._number_is_given or not self._is_open()
+        if is_decided and 0 < self.num_clients <= found.client:
             return (
                 f"has partition-id {found.client}, but there are {self.num_clients} sites: "
                 f"number them from 0 to {self.num_clients - 1}"
             )
+        for client, site in self.known.items():
+            if site.node == found.node and client != found.client:
+                return f"is site {client} already, and cannot be site {found.client} as well"
         if reason := self.check(found):
             return reason
-        if any(site.layout != found.layout for site in self.known.values()):
-            return "trains other parameters, or in another order, than the first site"
-        return None
+        agreement = self.agreement
+        if agreement is None and self.known and not self._is_open():
+            agreement = Agreement.of(self.known.values())
+        return agreement.objection(found, not self._number_is_given) if agreement else None
+
+    def _place(self, found: Introduction) -> str | None:
+        """Let a node be the site whose number it has, or return why it cannot be."""
+        before = self.known.get(found.client)
+        objection = self.owners.objection(found.client, self._identity(found))
+        if before is None or before.node == found.node or before.node not in self._nodes:
+            if objection is None:
+                self._take_in(found)
+            return objection
+        if objection is None:
+            self._replacements[found.client] = found
+        return f"has the partition-id of node {before.node}: give each site its own"
+
+    def _take_in(self, site: Introduction) -> None:
+        """Let a node be a site; from the first round on its partition belongs to it."""
+        self.known[site.client] = site
+        if self.agreement is not None:
+            self.owners.add(site.client, self._identity(site))
+
+    def _identity(self, site: Introduction) -> str:
+        return self._nodes.get(site.node, f"node {site.node}")
+
+    def _is_open(self) -> bool:
+        """Whether it is still to be decided what sites must agree on."""
+        return self.agreement is None and self.limits.min_replies is not None
+
+    def _refuse(self, node: int, failure: Failure) -> None:
+        """Leave a node out at the start, or end the run if every site is needed."""
+        if failure.gone:
+            return
+        site = f"site {failure.client} (node {node})"
+        who = site if failure.client >= 0 else f"node {node}"
+        if self.limits.min_replies is None:
+            raise EpisodeError(f"{_AT_START} {who} cannot take part: it {failure.reason}")
+        self._refused[node] = failure
+        log(WARNING, "%s %s is left out: it %s", _AT_START, who, failure.reason)
+
+    def _settle(self) -> None:
+        """Leave out sites that the majority does not agree with; the others have their places."""
+        if not self.known:
+            return
+        agreement = Agreement.of(self.known.values())
+        for client, site in sorted(self.known.items()):
+            reason = agreement.objection(site, not self._number_is_given)
+            if reason is None and 0 < self.num_clients <= client:
+                reason = f"has partition-id {client}, but there are {self.num_clients} sites"
+            if reason is not None:
+                del self.known[client]
+                self._refuse(site.node, Failure(reason, client))
+        waiting, self._replacements = self._replacements, {}
+        for client, site in sorted(waiting.items()):
+            if agreement.objection(site, not self._number_is_given):
+                continue
+            if client not in self.known:
+                self.known[client] = site
+            elif self.limits.allow_takeover:
+                self._replacements[client] = site
+        self.agreement = agreement
+        for site in self.known.values():
+            self._take_in(site)
 
     def _check_start(self) -> None:
         wanted = self.limits.min_replies or self.num_clients
@@ -235,7 +292,8 @@ class Sites:
         if len(self.known) < max(1, wanted):
             missing = sorted(set(range(self.num_clients)) - self.known.keys())
             who = f" (missing: {', '.join(f'site {c}' for c in missing)})" if missing else ""
+            refused = "".join(f"; node {n} {f.reason}" for n, f in self._refused.items())
             raise ClusterError(
                 f"{_AT_START} {max(1, wanted)} sites are needed, but {len(self.known)} came within "
-                f"{self.limits.start_seconds:g} s{who}: are their SuperNodes running?"
+                f"{self.limits.start_seconds:g} s{who}: are their SuperNodes running?{refused}"
             )

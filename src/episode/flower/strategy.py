@@ -16,16 +16,28 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 from torch import Tensor
 
+from episode.arguments import (
+    folder_path,
+    function,
+    number,
+    optional,
+    positive,
+    seed_number,
+    shown,
+    whole_number,
+)
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
 from episode.errors import EpisodeError
-from episode.federation.job import Job, RecordSettings
+from episode.federation.job import MOST_EXAMPLES, Job, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
+from episode.flower.owners import Owners
 from episode.flower.remote_task import EvaluateFn, Evaluation, RemoteTask, objection_to
 from episode.flower.server import FlowerEngine, round_logger
 from episode.flower.sites import Limits, Sites
 from episode.runs.config import describe
+from episode.runs.fit import check_rules
 from episode.runs.records import Record, Run
 from episode.runs.trainer import train
 
@@ -35,7 +47,7 @@ class EpisodeStrategy(Strategy):
 
     Sites are identified by their `partition-id`, so that a run can be repeated: each SuperNode is
     started with its own, counted from 0. A reply is rejected if it is late, holds a NaN or an
-    infinity, has the wrong shape, type or round, or a gradient whose norm is above `max_norm`.
+    infinity, has the wrong shape, type or round, or is larger than the algorithm allows.
 
     Args:
         algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
@@ -51,12 +63,20 @@ class EpisodeStrategy(Strategy):
         deadline: Seconds that a site has for a phase; by default `start`'s timeout.
         retries: How often a round with too few sites is attempted again before the run stops.
         start_seconds: Seconds that sites have to connect.
-        max_norm: Largest norm of a site's gradient that is accepted.
+        max_norm: Largest norm of a site's gradient that is accepted; models, memories and
+            velocities that only larger gradients can lead to are rejected, too.
+        allow_takeover: Whether another node may take the place of a site that stopped answering,
+            and be sent its state. By default a partition belongs to the node key that it was first
+            seen with.
+        max_examples: A site that claims more examples is refused; with `weighting="examples"`, its
+            claim is its weight.
         folder: Where the run is written, with a checkpoint after every round. A run that is started
             again continues from the last one.
         fraction_evaluate: Share of the sites that evaluate the model.
         evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
         weighted_by_key: Name of the metric by which the sites' evaluations are weighted.
+        per_client: Whether the run keeps each site's losses, norms and metrics of every round; by
+            default of at most 100 sites.
 
     Raises:
         EpisodeError: An argument is wrong.
@@ -84,25 +104,41 @@ class EpisodeStrategy(Strategy):
         retries: int = 2,
         start_seconds: float = 60.0,
         max_norm: float | None = None,
+        allow_takeover: bool = False,
+        max_examples: int = MOST_EXAMPLES,
         folder: str | Path | None = None,
         fraction_evaluate: float = 1.0,
         evaluate_every: int = 1,
         weighted_by_key: str = "num-examples",
+        per_client: bool | None = None,
     ) -> None:
+        eta, gamma = number("eta", eta), number("gamma", gamma)
+        check_rules(schedule, cohorts)
+        if not isinstance(weighted_by_key, str):
+            raise EpisodeError(f"weighted_by_key is {shown(weighted_by_key)}: give a name.")
         self.algorithm = Algorithm.named(algorithm)
-        if not 0 <= fraction_evaluate <= 1:
-            raise EpisodeError(f"fraction_evaluate is {fraction_evaluate}: it must be 0 to 1.")
         self.schedule = schedule or Schedule(eta, gamma)
-        self.local_steps = local_steps
-        self.seed = seed
+        self.local_steps = whole_number("local_steps", local_steps, least=1)
+        self.seed = seed_number(seed)
         self.cohorts = cohorts or Full()
-        self.num_sites = num_sites
-        self.deadline = deadline
-        self.limits = Limits(min_replies, deadline or 1.0, retries, start_seconds, max_norm)
-        self.folder = Path(folder) if folder is not None else None
-        self.fraction_evaluate = fraction_evaluate
-        self.evaluate_every = evaluate_every
+        self.num_sites = optional(whole_number, "num_sites", num_sites, least=1)
+        self.deadline = optional(positive, "deadline", deadline)
+        self.limits = Limits(
+            optional(whole_number, "min_replies", min_replies, least=1),
+            self.deadline or 1.0,
+            whole_number("retries", retries, least=0),
+            positive("start_seconds", start_seconds),
+            optional(positive, "max_norm", max_norm),
+            bool(allow_takeover),
+            whole_number("max_examples", max_examples, least=1),
+        )
+        self.folder = optional(folder_path, "folder", folder)
+        self.fraction_evaluate = number("fraction_evaluate", fraction_evaluate)
+        if not 0 <= self.fraction_evaluate <= 1:
+            raise EpisodeError(f"fraction_evaluate is {fraction_evaluate}: it must be 0 to 1.")
+        self.evaluate_every = whole_number("evaluate_every", evaluate_every, least=0)
         self.weighted_by_key = weighted_by_key
+        self.per_client = per_client
         self.run: Run | None = None
         """The run, with its status and history, once `start` has returned."""
 
@@ -135,8 +171,14 @@ class EpisodeStrategy(Strategy):
             EpisodeError: A site cannot take part.
             ClusterError: Too few sites answered.
         """
+        rounds, timeout = whole_number("num_rounds", num_rounds), positive("timeout", timeout)
+        if not isinstance(initial_arrays, ArrayRecord):
+            raise EpisodeError(
+                f"initial_arrays is {shown(initial_arrays)}: give ArrayRecord(model.state_dict())."
+            )
+        optional(function, "evaluate_fn", evaluate_fn, "returns metrics of (round, arrays)")
         plan = Plan(
-            self.algorithm, self.schedule, num_rounds, self.local_steps, self.seed, self.cohorts
+            self.algorithm, self.schedule, rounds, self.local_steps, self.seed, self.cohorts
         )
         plan.check(self.num_sites or 10**9)
         self.summary()
@@ -171,7 +213,8 @@ class EpisodeStrategy(Strategy):
     def _meet_sites(self, grid: Grid, timeout: float, arrays: Mapping[str, Tensor]) -> Sites:
         limits = replace(self.limits, deadline=self.deadline or timeout)
         check = partial(objection_to, arrays=arrays)
-        sites = Sites(grid, limits, self.seed, check, self.algorithm)
+        owners = Owners.of(self.folder, limits.allow_takeover)
+        sites = Sites(grid, limits, self.seed, check, self.algorithm, owners)
         sites.meet(self.num_sites)
         if self.algorithm.weighting == "examples" and len(sites.known) < sites.num_clients:
             raise EpisodeError(
@@ -186,8 +229,8 @@ class EpisodeStrategy(Strategy):
             plan,
             task,
             describe(plan, model, {"evaluate_every": self.evaluate_every}, made_by="flower"),
-            record=RecordSettings(self.evaluate_every),
-            open_engine=lambda job: closing(FlowerEngine(sites, plan.algorithm, config)),
+            record=RecordSettings(self.evaluate_every, per_client=self.per_client),
+            open_engine=lambda job: closing(FlowerEngine(sites, plan.algorithm, config, plan)),
         )
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -22,6 +22,7 @@ from episode.results.figures import OTHER, STYLES
 from episode.results.groups import Group, group_runs, metric_names, setting_text, task_of
 from episode.results.named_code import options_that_name
 from episode.results.run_tables import full_table
+from episode.results.silo_page import silo_data
 from episode.results.store import LabelCounts, StoredRun
 from episode.results.tables import Table, counted
 from episode.version import __version__
@@ -48,7 +49,10 @@ def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None
     title = title or f"{counted(len(runs), 'run')} of {task_of(runs[0])}"
     columns = PackedColumns()
     data = _page_data(runs, groups, columns)
-    program, plotly = "".join(map(page_file, ("data.js", "plots.js", "page.js"))), _plotly_script()
+    program, plotly = (
+        "".join(map(page_file, ("data.js", "plots.js", "silos.js", "page.js"))),
+        _plotly_script(),
+    )
     parts = {
         "policy": content_policy(program, plotly),
         "title": html.escape(title),
@@ -136,6 +140,7 @@ def _page_data(
         "groups": [_group_data(g, [places[id(run)] for run in g.runs]) for g in groups],
         "styles": {name: {"colour": c, "dash": DASHES[line]} for name, (c, line) in styles.items()},
         "partitions": [vars(p) for p in _partitions(runs)],
+        "silos": silo_data(runs, columns),
     }
 
 

@@ -41,7 +41,11 @@ NOT_DECIDING = (
     "engine.timeout_seconds",
     "engine.min_replies",
     "engine.retries",
+    "engine.state_memory_mb",
+    "engine.allow_takeover",
+    "engine.max_examples",
     "record.checkpoint_seconds",
+    "record.per_client",
 )
 """Settings that change how fast or how safely a run is played, but not what it computes.
 

@@ -32,6 +32,7 @@ class Checkpoints:
         self._identity = identity_of(job.config)
         self._device = job.engine.device
         self._processes = job.processes
+        self._owners = job.owners.checksum if job.owners else None
 
     def read(self) -> State | None:
         """Return the state that was saved last, or None; on a cluster, of this rank's clients.
@@ -55,18 +56,22 @@ class Checkpoints:
         On a cluster every process writes its own clients; once all have, the first writes the
         server's file. Until that is done, the last checkpoint remains valid.
         """
-        processes, folder, parts = self._processes, self._path.parent, []
+        processes, folder = self._processes, self._path.parent
+        parts: list[str] = []
+        files = [checkpoint.file_beside(clients, folder)]
         refuse_link(folder)
         if processes.size > 1:
             processes.enter(f"at the checkpoint after round {server.round - 1}")
             last, place = self.round, (processes.rank, processes.size)
             name = checkpoint.save_part(folder, clients, self._identity, place, server.round, last)
-            parts = [n for n in processes.gather(f"part-{server.round}", name) if n]
+            told = processes.gather(f"part-{server.round}", f"{name}/{files[0]}")
+            parts = [name for name, _, _ in (text.partition("/") for text in told) if name]
+            files = [name for _, _, name in (text.partition("/") for text in told)]
             clients = {}
         if processes.writes:
             self._check()
-            checkpoint.save(self._path, server, clients, self._identity, parts)
-            checkpoint.keep_parts(folder, parts)
+            checkpoint.save(self._path, server, clients, self._identity, parts, self._owners)
+            checkpoint.keep_only(folder, [*parts, *files])
         self.round = server.round
 
     def _load_copy(self, data: bytes) -> State:
@@ -78,5 +83,10 @@ class Checkpoints:
     def _load(self, path: Path) -> State:
         place = (self._processes.rank, self._processes.size)
         return checkpoint.load(
-            path, self._identity, self._device, parts_in=self._path.parent, place=place
+            path,
+            self._identity,
+            self._device,
+            parts_in=self._path.parent,
+            place=place,
+            owners=self._owners,
         )

@@ -116,10 +116,9 @@ class Experiment:
             "name": self.task_name,
             **self.task.model_dump(mode="json", exclude_none=True, by_alias=True),
         }
-        sections = describe(self.plan(), task, dataclasses.asdict(self.record))
+        sections = describe(self.plan(), task, _given(self.record))
         sections["algorithm"] = self.algorithm.model_dump(mode="json", exclude_none=True)
-        engine = {k: v for k, v in dataclasses.asdict(self.engine).items() if v is not None}
-        return {**sections, "engine": engine}
+        return {**sections, "engine": _given(self.engine)}
 
     @property
     def id(self) -> str:
@@ -203,6 +202,10 @@ def describe(
         "cohorts": plan.cohorts.to_dict(),
         "record": dict(record),
     }
+
+
+def _given(section: EngineSettings | RecordSettings) -> dict[str, Any]:
+    return {k: v for k, v in dataclasses.asdict(section).items() if v is not None}
 
 
 def identity_of(config: Mapping[str, Any]) -> str:

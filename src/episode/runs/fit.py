@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,31 @@ import torch
 from torch import nn
 from torch.utils.data import default_collate
 
+from episode.arguments import (
+    folder_path,
+    function,
+    number,
+    optional,
+    positive,
+    seed_number,
+    shown,
+    whole_number,
+)
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
+from episode.data.holdout import hold_out_data
 from episode.engines import registry
 from episode.errors import EpisodeError
 from episode.federation.job import EngineSettings, Job, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts, Full
+from episode.runs.building import check_holdout
 from episode.runs.config import describe
 from episode.runs.monitor import Monitor
 from episode.runs.observers import combined
 from episode.runs.records import Observe, Run
-from episode.runs.trainer import train
+from episode.runs.trainer import owners_of, train
+from episode.tasks.client_evaluation import EvaluateClient
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
 from episode.tasks.precision import Precision
 
@@ -45,12 +58,17 @@ def fit(
     cohorts: Cohorts | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int = 1,
+    holdout: float | Sequence[Any] = 0.0,
+    evaluate_client: EvaluateClient | None = None,
+    per_client: bool | None = None,
+    client_names: Sequence[str] = (),
     collate: Callable[[list[Any]], Any] = default_collate,
     precision: Precision = "float32",
     engine: str = "simulation",
     workers: int | None = None,
     timeout_seconds: float = 600.0,
     checkpoint_seconds: float = 30.0,
+    state_memory_mb: float = 1024.0,
     observe: Observe | None = None,
     monitor: bool | Monitor = False,
 ) -> Run:
@@ -58,7 +76,8 @@ def fit(
 
     Args:
         model: Any module. Its trainable parameters and buffers are trained and averaged.
-        clients: One map-style dataset, or tuple of tensors, per client.
+        clients: One map-style dataset, or tuple of tensors, per client; `LazyClients` opens those
+            of many clients when they are needed.
         loss: `loss(model, batch)` returns the mean loss of the batch, a scalar.
         eta: Step size η.
         gamma: Length γ of a clipped step. Rounds are clipped if the norm of the global gradient is
@@ -76,6 +95,13 @@ def fit(
         cohorts: Who takes part in each round; by default everybody.
         evaluate: `evaluate(model)` returns metrics by name, for example `{"accuracy": 0.9}`.
         evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
+        holdout: Share of each client's own examples that is not trained on, or one dataset per
+            client to use instead. The model is evaluated on it for each client.
+        evaluate_client: `evaluate_client(model, data)` returns metrics by name on what one client
+            has held out; by default the mean of `loss`, as `holdout_loss`.
+        per_client: Whether `run.history.clients()` and the folder keep records of each client; by
+            default of at most 100 clients.
+        client_names: A name for each client, for tables and reports.
         collate: Makes a batch of a list of examples.
         precision: "bfloat16" computes losses under autocast; parameters and steps keep their type.
         engine: Where clients run: "simulation", "distributed" (in a script that torchrun starts),
@@ -83,6 +109,8 @@ def fit(
         workers: Number of threads; it changes the speed and nothing else.
         timeout_seconds: A process that is silent for so long counts as lost (distributed only).
         checkpoint_seconds: Seconds of work that a crash may cost; 0 saves after every round.
+        state_memory_mb: If the clients' memories and momenta can take more, they are kept in a
+            file, in the run's folder or a temporary one.
         observe: Called with the record of each round.
         monitor: Warn when training leaves the regime that the theory covers.
 
@@ -103,72 +131,112 @@ def fit(
         >>> run.status
         'finished'
     """
-    _check_types({"eta": eta, "gamma": gamma, "checkpoint_seconds": checkpoint_seconds,
-                  "timeout_seconds": timeout_seconds}, (int, float), "a number")  # fmt: skip
-    _check_types({"local_steps": local_steps, "rounds": rounds, "batch_size": batch_size,
-                  "seed": seed, "evaluate_every": evaluate_every,
-                  "workers": 1 if workers is None else workers}, int, "a whole number")  # fmt: skip
-    if cohorts is not None and not isinstance(cohorts, Cohorts):
-        raise EpisodeError(f"cohorts is {cohorts!r}: give Full(), Uniform(...) or Cyclic(...).")
+    eta, gamma, seed = number("eta", eta), number("gamma", gamma), seed_number(seed)
+    check_rules(schedule, cohorts)
+    _check_objects(engine, observe, monitor)
     plan = Plan(
         Algorithm.named(algorithm),
         schedule or Schedule(eta, gamma),
-        rounds,
-        local_steps,
+        whole_number("rounds", rounds, least=1),
+        whole_number("local_steps", local_steps, least=1),
         seed,
         cohorts or Full(),
     )
-    record = RecordSettings(evaluate_every, checkpoint_seconds)
+    record = RecordSettings(
+        whole_number("evaluate_every", evaluate_every, least=0),
+        number("checkpoint_seconds", checkpoint_seconds),
+        per_client,
+    )
+    settings = EngineSettings(
+        engine,
+        optional(whole_number, "workers", workers, least=1),
+        timeout_seconds=positive("timeout_seconds", timeout_seconds),
+        state_memory_mb=number("state_memory_mb", state_memory_mb),
+    )
+    path = optional(folder_path, "folder", folder)
+    clients, held_out = _hold_out(clients, holdout, seed, client_names)
     task = NeuralTask(
         model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate,
-        precision=precision,
+        precision=precision, client_names=client_names, held_out=held_out,
+        evaluate_client=evaluate_client,
     )  # fmt: skip
     plan.check(task.num_clients)
-    device = str(next(model.parameters()).device)
-    settings = EngineSettings(str(engine), workers, device, timeout_seconds)
-    job = Job(plan, task, _describe(plan, task, batch_size, record), settings, record)
-    return _join_and_train(job, folder, observe, monitor)
+    check_holdout(record, task)
+    settings = replace(settings, device=str(next(model.parameters()).device))
+    described = _describe(task, clients, int(batch_size))
+    if isinstance(holdout, (int, float)) and holdout:
+        described["holdout"] = holdout
+    config = describe(plan, described, {"evaluate_every": record.evaluate_every}, made_by="fit")
+    return _join_and_train(Job(plan, task, config, settings, record), path, observe, monitor)
+
+
+def _hold_out(
+    clients: Sequence[Any], holdout: float | Sequence[Any], seed: int, names: Sequence[str]
+) -> tuple[Sequence[Any], Sequence[Any] | None]:
+    """Return what clients train on, and what they hold out if they do."""
+    if isinstance(holdout, (int, float)) and not isinstance(holdout, bool):
+        if holdout == 0 or isinstance(clients, Mapping) or not isinstance(clients, Sequence):
+            return clients, None  # if clients are no sequence, the task says so
+        return hold_out_data(clients, holdout, seed, names)
+    if isinstance(holdout, str) or not isinstance(holdout, Sequence):
+        raise EpisodeError(f"holdout is {holdout!r}: give a share such as 0.2, or a list of data.")
+    return clients, holdout
 
 
 def _join_and_train(
-    job: Job, folder: str | Path | None, observe: Observe | None, monitor: bool | Monitor
+    job: Job, folder: Path | None, observe: Observe | None, monitor: bool | Monitor
 ) -> Run:
     processes = registry.join(job.engine, {"config": job.config})
-    job = replace(job, processes=processes)
-    if monitor:
-        watch = monitor if isinstance(monitor, Monitor) else Monitor()
-        job = watch.watch(job)
-        observe = combined(watch if processes.writes else None, observe)
     try:
-        return train(job, Path(folder) if folder is not None else None, observe)
+        with processes.together():
+            job = replace(job, processes=processes, owners=owners_of(job.task, processes))
+            if monitor:
+                watch = monitor if isinstance(monitor, Monitor) else Monitor()
+                job = watch.watch(job)
+                observe = combined(watch if processes.writes else None, observe)
+            return train(job, folder, observe)
     finally:
         processes.leave()
 
 
-def _check_types(values: dict[str, Any], kind: Any, wanted: str) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, kind):
-            raise EpisodeError(f"{name} is {value!r}: it must be {wanted}.")
+def check_rules(schedule: Any, cohorts: Any) -> None:
+    """Refuse a schedule and a rule for cohorts that are none, or cannot be stored with a run."""
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise EpisodeError(f"schedule is {shown(schedule)}: give a Schedule(eta, gamma, ...).")
+    for name in ("eta", "gamma") if schedule is not None else ():
+        number(f"schedule.{name}", getattr(schedule, name))
+    if cohorts is not None and not isinstance(cohorts, Cohorts):
+        raise EpisodeError(
+            f"cohorts is {shown(cohorts)}: give Full(), Uniform(...) or Cyclic(...)."
+        )
 
 
-def _describe(
-    plan: Plan, task: NeuralTask, batch_size: int, record: RecordSettings
-) -> dict[str, Any]:
-    """Return what identifies the run's folder: settings, weights, and a few examples of the data.
+def _check_objects(engine: Any, observe: Any, monitor: Any) -> None:
+    if not isinstance(engine, str):
+        raise EpisodeError(f"engine is {shown(engine)}: give its name, such as 'simulation'.")
+    optional(function, "observe", observe, "takes the record of a round")
+    if not isinstance(monitor, (bool, Monitor, type(None))):
+        raise EpisodeError(f"monitor is {shown(monitor)}: give True, False or a Monitor(...).")
 
-    The code of the model and the loss cannot be compared.
+
+def _describe(task: NeuralTask, clients: Sequence[Any], batch_size: int) -> dict[str, Any]:
+    """Return what identifies the task: weights, shapes, and a few examples of the data.
+
+    Of clients that are opened when they are needed, three are compared. The code of the model and
+    the loss cannot be compared.
     """
+    n = task.num_clients
+    chosen = range(n) if isinstance(clients, (list, tuple)) else sorted({0, n // 2, n - 1})
     shapes = {name: list(p.shape) for name, p in task.model.named_parameters() if p.requires_grad}
-    described = {
+    return {
         "name": type(task.model).__name__,
         "parameters": shapes,
         "initial_state": _checksum(task.model),
-        "examples": [task.examples(c) for c in range(task.num_clients)],
-        "data": [batches.fingerprint() for batches in task.batches],
+        "examples": [task.examples(c) for c in chosen],
+        "data": [task.batches[c].fingerprint() for c in chosen],
         "batch_size": batch_size,
         "precision": task.precision,
     }
-    return describe(plan, described, {"evaluate_every": record.evaluate_every}, made_by="fit")
 
 
 def _checksum(model: nn.Module) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import platform
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,8 +16,45 @@ from torch import Tensor
 from episode.errors import EpisodeError, differences
 from episode.federation.checkpoint import write_tensors
 from episode.files import is_open_file, lock, open_to_append, refuse_link, write_whole
-from episode.results import store
+from episode.results import per_client, store
 from episode.version import __version__
+
+
+class Lines:
+    """A file of lines of JSON, to which lines are appended once it is open."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+
+    def rewrite(self, records: Iterable[dict[str, Any]]) -> None:
+        """Replace the file as a whole."""
+        text = "".join(store.dumps(record) + "\n" for record in records)
+        write_whole(self._path, text.encode(), only_writer=True)  # the folder is locked
+
+    def open(self) -> None:
+        """Open the file for lines to come."""
+        self._file = open_to_append(self._path)
+
+    def is_in_place(self) -> bool:
+        """Whether the file that is open, if one is, is still the one in the folder."""
+        return self._file is None or is_open_file(self._file, self._path)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Append a line."""
+        assert self._file is not None
+        self._file.write(store.dumps(record) + "\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Force appended lines to the disk."""
+        if self._file:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file, if it is open."""
+        if self._file:
+            self._file.close()
 
 
 class RunFolder:
@@ -31,7 +69,8 @@ class RunFolder:
         self.identity = identity
         self._config = config
         self._lock: IO[str] | None = None
-        self._rounds: IO[str] | None = None
+        self._rounds = Lines(path / store.ROUNDS)
+        self._clients = Lines(path / per_client.CLIENTS)
 
     def __enter__(self) -> RunFolder:
         try:
@@ -53,8 +92,8 @@ class RunFolder:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._rounds:
-            self._rounds.close()
+        self._rounds.close()
+        self._clients.close()
         if self._lock:
             self._lock.close()
 
@@ -62,9 +101,7 @@ class RunFolder:
         """Raise an error unless this is still the folder that was locked, with no links in it."""
         assert self._lock is not None
         mine = is_open_file(self._lock, self.path / store.LOCK)
-        if self._rounds:
-            mine = mine and is_open_file(self._rounds, self.path / store.ROUNDS)
-        if not mine:
+        if not (mine and self._rounds.is_in_place() and self._clients.is_in_place()):
             raise EpisodeError(
                 f"The folder {self.path} was removed or replaced during this run, which therefore "
                 "stops: start it again, in a folder of its own."
@@ -97,26 +134,49 @@ class RunFolder:
                 f"{path} has {len(kept)} rounds, but the checkpoint was written after {count}: "
                 "remove the folder to start afresh."
             )
-        self._write(store.ROUNDS, "".join(store.dumps(r) + "\n" for r in kept))
-        self._rounds = open_to_append(path)
+        self.check()
+        self._rounds.rewrite(kept)
+        self._rounds.open()
+        return kept
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Return the records of each client in all rounds written."""
+        return per_client.read_lines(self.path)
+
+    def keep_clients(self, count: int, goes_on: bool) -> list[dict[str, Any]]:
+        """Drop what was written of clients after the checkpoint.
+
+        Args:
+            count: Rounds of the checkpoint. Some may be missing, if the records were off.
+            goes_on: Whether records of the rounds that follow are appended.
+        """
+        kept = [line for line in self.clients() if line["round"] < count]
+        self.check()
+        if goes_on or (self.path / per_client.CLIENTS).exists():
+            self._clients.rewrite(kept)
+        if goes_on:
+            self._clients.open()
         return kept
 
     def append(self, record: dict[str, Any]) -> None:
         """Append a line to rounds.jsonl."""
-        assert self._rounds is not None
         self.check()
-        self._rounds.write(store.dumps(record) + "\n")
-        self._rounds.flush()
+        self._rounds.append(record)
+
+    def append_clients(self, line: dict[str, Any]) -> None:
+        """Append a line to clients.jsonl."""
+        self._clients.append(line)
 
     def sync(self) -> None:
         """Force appended rounds to the disk, before a checkpoint counts on them."""
-        assert self._rounds is not None
-        os.fsync(self._rounds.fileno())
+        self._rounds.sync()
+        self._clients.sync()
 
     def finish(self, summary: dict[str, Any], model: dict[str, Tensor] | None = None) -> None:
         """Write the model, then the summary: a folder with a summary is complete."""
         if model is not None:
-            copies = {name: t.detach().cpu().clone() for name, t in model.items()}
+            tensors = {name: t for name, t in model.items() if isinstance(t, Tensor)}
+            copies = {name: _storable(t) for name, t in tensors.items()}
             self.check()
             write_tensors(self.path / store.MODEL, copies)
         self._write(store.SUMMARY, store.dumps(summary, indent=2) + "\n")
@@ -125,6 +185,10 @@ class RunFolder:
         """Store who has which labels, for reports."""
         if counts is not None:
             self._write(store.PARTITION, store.dumps(dataclasses.asdict(counts)) + "\n")
+
+    def write_client_names(self, names: Sequence[str]) -> None:
+        """Store the names of the clients, for tables and reports."""
+        self._write(per_client.CLIENT_NAMES, store.dumps([*names]) + "\n")
 
     def _claim(self) -> None:
         """Claim the folder for this run, or raise an error if it holds another."""
@@ -148,6 +212,16 @@ class RunFolder:
     def _write(self, name: str, text: str) -> None:
         self.check()
         write_whole(self.path / name, text.encode(), only_writer=True)  # we hold the lock
+
+
+def _storable(tensor: Tensor) -> Tensor:
+    """Return a copy that safetensors can store; complex128 become pairs, sparse tensors dense."""
+    values = tensor.detach().cpu()
+    if values.layout != torch.strided:
+        values = values.to_dense()
+    if values.dtype == torch.complex128:
+        values = torch.view_as_real(values.resolve_conj())
+    return values.clone(memory_format=torch.contiguous_format)
 
 
 def _hint(differing: list[str]) -> str:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from episode.arguments import number
 from episode.errors import EpisodeError
 from episode.federation.job import Job
 from episode.runs.records import Record
@@ -51,7 +52,7 @@ class Monitor:
     def __init__(
         self, sigma: float | None = None, say: Callable[[str], None] | None = None
     ) -> None:
-        if sigma is not None and not sigma >= 0:
+        if sigma is not None and not number("sigma", sigma) >= 0:
             raise EpisodeError(f"sigma is {sigma}: it must be 0 or more.")
         self.said: dict[str, str] = {}
         """Warnings given, by kind."""

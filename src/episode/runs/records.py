@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from episode.errors import EpisodeError
 from episode.federation.rounds import Telemetry
 from episode.federation.state import Buffers, ServerState, Status
+from episode.results import per_client
 
 Record = dict[str, Any]
 Observe = Callable[[Record], None]
@@ -46,6 +47,8 @@ class Run:
     """Where the run was written, if it was."""
     model: nn.Module | None = None
     """The trained model, if the run was started with one."""
+    client_names: Sequence[str] = ()
+    """Names of the clients, in order; `client 0`, `client 1` … if they have none."""
 
     def __repr__(self) -> str:
         """Return a short text, because the history can be long."""
@@ -56,7 +59,18 @@ class Run:
 
 
 class History(list[Record]):
-    """List of the rounds' records, each a dict, in order."""
+    """List of the rounds' records, each a dict, in order; and the records of each client.
+
+    Args:
+        records: The rounds' records.
+        client_names: Names of the clients.
+    """
+
+    def __init__(self, records: Iterable[Record] = (), client_names: Sequence[str] = ()) -> None:
+        super().__init__(records)
+        self.client_names = client_names
+        self.client_lines: list[Record] = []
+        """Lines of clients.jsonl; empty if records of each client were not kept."""
 
     def frame(self) -> Any:
         """Return the records as a pandas DataFrame, with a column for each metric of the task.
@@ -64,13 +78,43 @@ class History(list[Record]):
         Raises:
             EpisodeError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise EpisodeError("A DataFrame needs pandas: pip install pandas.") from None
-        return pd.DataFrame(
-            [{k: v for k, v in r.items() if k != "metrics"} | r.get("metrics", {}) for r in self]
-        )
+        return _frame(map(_flat, self))
+
+    def clients(self) -> dict[str, list[Record]]:
+        """Return the records of each client by its name, each a list of dicts in order.
+
+        A record has the round and, if the client took part in it, its `loss`, the share of its
+        steps that were `clipped`, its `largest_norm` and its `drift`. If the client was evaluated
+        after the round, it has `metrics`, as the record of a round has.
+
+        Empty if records of each client were not kept: see `record.per_client`.
+        """
+        return per_client.by_client(self.client_lines, self.client_names)
+
+    def client_frame(self) -> Any:
+        """Return the records of each client as a pandas DataFrame: a row per client and round.
+
+        Raises:
+            EpisodeError: pandas is not installed.
+        """
+        rows = [
+            {"client": name, **_flat(record)}
+            for name, records in self.clients().items()
+            for record in records
+        ]
+        return _frame(rows)
+
+
+def _flat(record: Record) -> Record:
+    return {**{k: v for k, v in record.items() if k != "metrics"}, **record.get("metrics", {})}
+
+
+def _frame(rows: Iterable[Record]) -> Any:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise EpisodeError("A DataFrame needs pandas: pip install pandas.") from None
+    return pd.DataFrame(list(rows))
 
 
 def make_record(telemetry: Telemetry, server: ServerState) -> Record:
@@ -95,6 +139,11 @@ def make_record(telemetry: Telemetry, server: ServerState) -> Record:
         **dataclasses.asdict(server.counts),
         **_correction_ratio(metrics),
     }
+
+
+def client_line(telemetry: Telemetry, evaluated: Mapping[int, Mapping[str, float]]) -> Record:
+    """Return one line of clients.jsonl, with the metrics of the clients that were evaluated."""
+    return per_client.make_line(telemetry.round, telemetry.cohort, telemetry.metrics, evaluated)
 
 
 def _correction_ratio(metrics: dict[str, list[Any]]) -> Record:

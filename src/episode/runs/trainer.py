@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,16 +16,18 @@ from episode.engines.rendezvous import under_torchrun
 from episode.errors import EpisodeError
 from episode.federation import checkpoint
 from episode.federation.job import EngineSettings, Job
+from episode.federation.owners import Owners
 from episode.federation.processes import Processes
-from episode.federation.protocols import Engine, Request
+from episode.federation.protocols import Engine, Evaluation, Request, Task
 from episode.federation.rounds import Rounds, divergence
 from episode.federation.state import ClientState, ServerState, Status
-from episode.results import store
-from episode.runs.building import build_task
+from episode.results import per_client, store
+from episode.runs.building import build_task, check_holdout, client_names
 from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import Experiment, identity_of
 from episode.runs.folder import RunFolder
-from episode.runs.records import History, Observe, Record, Run, make_record
+from episode.runs.records import History, Observe, Record, Run, client_line, make_record
+from episode.tasks.settings import Share
 
 
 @contextlib.contextmanager
@@ -54,21 +56,38 @@ def prepared(read: Callable[[], Experiment]) -> Iterator[tuple[Experiment, Job]]
         processes.leave()
 
 
-def job_of(experiment: Experiment, processes: Processes | None = None) -> Job:
-    """Build the job that an experiment describes, with its task, for these processes."""
+def job_of(
+    experiment: Experiment, processes: Processes | None = None, share: Share | None = None
+) -> Job:
+    """Build the job that an experiment describes, with its task or a share of it."""
     processes = processes or Processes()
     device = processes.device(experiment.engine.device)
     check_device(device)
+    settings, seed = experiment.task, experiment.seed
+    sizes = settings.sizes(seed) if processes.size > 1 else None
+    owners = None if sizes is None else Owners(sizes, processes.size)
+    if owners is not None:
+        share = Share(owners.clients(processes.rank))
+    task = build_task(experiment, device, share)
     job = Job(
         plan=experiment.plan(),
-        task=build_task(experiment, device),
+        task=task,
         config=experiment.to_dict(),
         engine=dataclasses.replace(experiment.engine, device=device),
         record=experiment.record,
         processes=processes,
+        owners=owners or owners_of(task, processes),
     )
     job.plan.check(job.task.num_clients)
+    check_holdout(job.record, job.task)
     return job
+
+
+def owners_of(task: Task, processes: Processes) -> Owners | None:
+    """Return which process serves which client of a task that holds them all."""
+    if processes.size == 1:
+        return None
+    return Owners([task.examples(c) for c in range(task.num_clients)], processes.size)
 
 
 def train(
@@ -93,12 +112,13 @@ def train(
         EpisodeError: The folder holds another run, or the run cannot go on.
         KeyboardInterrupt: `stop` asked for it.
     """
+    job = dataclasses.replace(job, folder=folder)
     with contextlib.ExitStack() as stack:
         stack.enter_context(job.processes.together())
         files: RunFolder | None = None
         if folder is not None and job.processes.writes:
             files = stack.enter_context(RunFolder(folder, job.config, identity_of(job.config)))
-        return _Training(job, folder, files, observe, stop).play()
+        return _Training(job, files, observe, stop).play()
 
 
 def check_device(device: str) -> None:
@@ -117,7 +137,6 @@ class _Training:
     """A run while it is played."""
 
     job: Job
-    folder: Path | None
     files: RunFolder | None
     """The open folder, on the one process that writes it."""
     observe: Observe | None
@@ -125,6 +144,13 @@ class _Training:
     history: History = field(default_factory=History)
     checkpoints: Checkpoints | None = None
     saved_at: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        task = self.job.task
+        self.keeps_clients = self.job.record.keeps_clients(task.num_clients)
+        evaluates = self.keeps_clients and task.evaluates_clients
+        self.evaluated: Sequence[int] = range(task.num_clients) if evaluates else ()
+        self.history.client_names = client_names(task)
 
     def play(self) -> Run:
         if self.files:
@@ -137,6 +163,9 @@ class _Training:
             return self._read_back(server, ended)
         if self.files:
             self.history.extend(self.files.keep_rounds(server.round))
+            self.history.client_lines = self.files.keep_clients(server.round, self.keeps_clients)
+            if self.job.task.client_names:
+                self.files.write_client_names(self.history.client_names)
             self.files.write_label_counts(self.job.task.label_counts)
         try:
             with registry.opener_of(self.job)(self.job) as engine:
@@ -151,15 +180,16 @@ class _Training:
     def _stored(self, ended: Record | None) -> tuple[ServerState, Mapping[int, ClientState]]:
         """Return the state to go on from: that of a checkpoint, or the initial one."""
         found = None
-        if self.folder is not None:
+        folder = self.job.folder
+        if folder is not None:
             diverged = ended is not None and ended["status"] == "diverged"
-            path = self.folder / (store.LAST_FINITE if diverged else store.CHECKPOINT)
+            path = folder / (store.LAST_FINITE if diverged else store.CHECKPOINT)
             check = self.files.check if self.files else lambda: None
             self.checkpoints = Checkpoints(path, self.job, check)
             found = self.checkpoints.read()
         if found is None and ended is not None:
             raise EpisodeError(
-                f"{self.folder} has a summary but no checkpoint: remove it to start afresh."
+                f"{folder} has a summary but no checkpoint: remove it to start afresh."
             )
         return found or (ServerState(*self.job.task.initial()), {})
 
@@ -167,6 +197,7 @@ class _Training:
         """Return a run that has ended; its model is written again in case the file is damaged."""
         if self.files:
             self.history.extend(self.files.rounds())
+            self.history.client_lines = self.files.clients()
             self.files.finish(ended, self.job.task.state_dict(server.x, server.buffers))
             if self.observe:
                 self.observe(self.history[-1])
@@ -175,15 +206,19 @@ class _Training:
     def _rounds(self, server: ServerState, engine: Engine) -> Run:
         plan = self.job.plan
         engine.own_requests = self._own_requests
-        rounds = Rounds(plan, self.job.task, engine)
+        owners = self.job.owners
+        rounds = Rounds(plan, self.job.task, engine, owners.sizes if owners else None)
         while server.round < plan.rounds_to_play:
             before = dataclasses.replace(server)
             telemetry = rounds.play(server)
-            reason = divergence(server, telemetry)
+            reason = divergence(server, telemetry, before)
             record = {**make_record(telemetry, server), **engine.notes()}
+            found = Evaluation()
             if reason is None and self._evaluation_is_due(server.round):
-                record["metrics"] = dict(self.job.task.evaluate(server.x, server.buffers))
-            self._write_down(record)
+                found = engine.evaluate(self.job.task, server.x, server.buffers, self.evaluated)
+                record["metrics"] = found.metrics
+            line = client_line(telemetry, found.clients) if self.keeps_clients else None
+            self._write_down(record, line)
             if reason is not None:
                 return self._end_diverged(before, server, reason)
             requests = engine.requests()
@@ -203,15 +238,17 @@ class _Training:
 
     def _evaluation_is_due(self, rounds_played: int) -> bool:
         plan = self.job.plan
-        if not self.job.processes.writes:
-            return False
         every = self.job.record.evaluate_every * plan.rounds_of_one_step
         return rounds_played == plan.rounds_to_play or bool(every and rounds_played % every == 0)
 
-    def _write_down(self, record: Record) -> None:
+    def _write_down(self, record: Record, clients: Record | None) -> None:
         self.history.append(record)
+        if clients is not None:
+            self.history.client_lines.append(clients)
         if self.files:
             self.files.append(record)
+        if self.files and clients is not None:
+            self.files.append_clients(clients)
         if self.observe:
             self.observe(record)
 
@@ -239,12 +276,14 @@ class _Training:
 
     def _summary(self, status: Status, server: ServerState) -> Record:
         metrics: Record = next((r["metrics"] for r in self.history[::-1] if "metrics" in r), {})
+        clients = per_client.summarise(self.history.client_lines, self.history.client_names)
         return {
             "status": status,
             "rounds": server.round,
             **dataclasses.asdict(server.counts),
             "loss": self.history[-1]["loss"],
             "metrics": metrics,
+            **({per_client.PER_CLIENT: clients} if clients else {}),
             **self.job.processes.summary(),
         }
 
@@ -260,6 +299,7 @@ class _Training:
             summary,
             server.x,
             server.buffers,
-            self.folder,
+            self.job.folder,
             self.job.task.install(server.x, server.buffers),
+            self.history.client_names,
         )

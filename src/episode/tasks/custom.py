@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from episode.errors import EpisodeError
 from episode.federation.protocols import Task
 from episode.registry import explain
-from episode.tasks.settings import TaskSettings
+from episode.tasks.settings import Share, TaskSettings
 
 
 def checked_task(name: str, found: Any) -> type[TaskSettings]:
@@ -44,6 +44,9 @@ def _with_checked_build(name: str, found: type[TaskSettings]) -> type[TaskSettin
     class Checked(found):  # type: ignore[valid-type, misc]
         def build(self, seed: int, device: str) -> Task:
             return _built(name, lambda: super(Checked, self).build(seed, device))
+
+        def build_share(self, share: Share, seed: int, device: str) -> Task:
+            return _built(name, lambda: super(Checked, self).build_share(share, seed, device))
 
     return Checked
 

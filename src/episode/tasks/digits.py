@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -12,19 +13,24 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from episode.data.batches import LabelledDataset
+from episode.data.holdout import hold_out_parts
 from episode.data.partition import Partition, by_similarity
 from episode.models.elman import ElmanClassifier
-from episode.randomness import derive, permutation
+from episode.randomness import Key, derive, permutation
+from episode.tasks.classification import ClassificationData
+from episode.tasks.evaluation import Split, SplitEvaluation, dealt_blocks, one_client, own_blocks
+from episode.tasks.holdout import HoldoutSettings
 from episode.tasks.neural import NeuralTask
 from episode.tasks.partitioned import VALIDATION_SHARE
-from episode.tasks.settings import TaskSettings
+from episode.tasks.settings import Share
 
 PIXELS = 64
 CLASSES = 10
 TEST_SHARE = 0.2
 
 
-class Digits(TaskSettings):
+class Digits(HoldoutSettings):
     """scikit-learn's 1,797 digits of 8 x 8 pixels, distributed to clients by similarity s.
 
     A fifth is for testing; the split is the same for every seed. A digit is read in `time_steps`
@@ -49,24 +55,40 @@ class Digits(TaskSettings):
     """Report the test split; tune on the validation split, a tenth of the rest."""
 
     def build(self, seed: int, device: str) -> NeuralTask:
+        return self.build_share(Share(), seed, device)
+
+    def build_share(self, share: Share, seed: int, device: str) -> NeuralTask:
         dtype = getattr(torch, self.dtype)
         images, labels = (t.to(device) for t in load_digits_sequences(self.time_steps, dtype))
-        held_out, train = (p.to(device) for p in split_digits(len(labels), self.evaluate_on))
-        partition = self._partition(labels[train].cpu(), seed)
-        parts = [train[part.to(device)] for part in partition.parts]
+        held_out, train = split_digits(len(labels), self.evaluate_on)
+        partition = self._partition(labels[train.to(device)].cpu(), seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(seed, "initial model"))
             model = ElmanClassifier(PIXELS // self.time_steps, self.hidden, CLASSES)
-        splits = {self.evaluate_on: held_out, "train": train}
-        evaluated = {name: (images[part], labels[part]) for name, part in splits.items()}
+        counts = self.label_counts(partition, seed)
+        blocks = dealt_blocks(len(held_out), self.num_clients)
+        tested = Split(_Examples(images[held_out], labels[held_out]), blocks)
+        examples = _Examples(images[train], labels[train])
+        data = ClassificationData.of(examples, partition, tested, counts).restricted_to(share)
+        assert isinstance(data.train, _Examples)
         return NeuralTask(
             model.to(device, images.dtype),
-            [(images[part], labels[part]) for part in parts],
+            {c: data.train.select(part).tensors() for c, part in data.parts.items()},
             cross_entropy,
             batch_size=self.batch_size,
             seed=seed,
-            evaluate=lambda module: loss_and_accuracy(module, evaluated),
-            label_counts=self.label_counts(partition, seed),
+            evaluate=SplitEvaluation(
+                "cross_entropy",
+                {
+                    self.evaluate_on: data.held_out,
+                    "train": Split(data.train, own_blocks(data.parts, self.num_clients)),
+                },
+            ),
+            label_counts=counts,
+            client_names=counts.clients,
+            held_out=data.own,
+            evaluate_client=None if data.own is None else _on_own_digits,
+            num_clients=self.num_clients,
         )
 
     def partition(self, seed: int) -> Partition:
@@ -78,7 +100,8 @@ class Digits(TaskSettings):
 
     def _partition(self, labels: Tensor, seed: int) -> Partition:
         parts = by_similarity(labels, self.num_clients, self.similarity, seed)
-        return Partition(labels, tuple(map(str, range(CLASSES))), parts)
+        whole = Partition(labels, tuple(map(str, range(CLASSES))), parts)
+        return hold_out_parts(whole, self.holdout, seed)
 
 
 def load_digits_sequences(
@@ -133,21 +156,27 @@ def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return F.cross_entropy(model(inputs), labels)
 
 
-def loss_and_accuracy(
-    model: nn.Module, splits: dict[str, tuple[Tensor, Tensor]]
-) -> dict[str, float]:
-    """Return a model's loss and accuracy on each split, as `<split>_loss`, `<split>_accuracy`.
+class _Examples(LabelledDataset):
+    """Digits as tensors, or a selection of them."""
 
-    Args:
-        model: A classifier.
-        splits: The inputs and labels of each split.
-    """
-    metrics: dict[str, float] = {}
-    for name, (inputs, labels) in splits.items():
-        scores = model(inputs)
-        metrics[f"{name}_loss"] = F.cross_entropy(scores, labels).item()
-        metrics[f"{name}_accuracy"] = (scores.argmax(1) == labels).double().mean().item()
-    return metrics
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        super().__init__(labels)
+        self._images = images
+
+    def gather(self, indices: Tensor, key: Sequence[Key]) -> tuple[Tensor, Tensor]:
+        rows = self._selected[indices]
+        return self._images[rows], self._labels[rows]
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Return copies of the selected images and labels."""
+        return self._images[self._selected], self.labels
+
+    def compact(self) -> _Examples:
+        return _Examples(*self.tensors())
+
+
+def _on_own_digits(model: nn.Module, data: LabelledDataset) -> dict[str, float]:
+    return one_client("cross_entropy", "holdout", data)(model)
 
 
 def _read_digits() -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -12,13 +12,30 @@ from pydantic import ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
 from episode.data.batches import LabelledDataset
+from episode.data.holdout import hold_out_parts
 from episode.data.partition import Partition, by_dirichlet, by_label_count, by_similarity
 from episode.data.sources.source import LabelledSource
 from episode.data.storage import PreparedArrays, prepare_arrays
 from episode.errors import EpisodeError
 from episode.randomness import permutation
-from episode.tasks.classification import ClassificationSettings, classifier
+from episode.tasks.agreement import (
+    absent_vectors,
+    agreement,
+    checksum,
+    count_by_label,
+    data_of_nobody,
+    require_equal,
+    told,
+)
+from episode.tasks.classification import (
+    ClassificationData,
+    ClassificationSettings,
+    check_trained,
+    classifier,
+)
+from episode.tasks.evaluation import Split, dealt_blocks
 from episode.tasks.neural import NeuralTask
+from episode.tasks.settings import Share
 
 VALIDATION_SHARE = 0.1
 
@@ -28,6 +45,7 @@ class PartitionedSettings(ClassificationSettings):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
+    site_settings: ClassVar[tuple[str, ...]] = ("data",)
     source: ClassVar[LabelledSource]
     scales: ClassVar[dict[str, dict[str, Any]]]
     """This task's own settings at each scale."""
@@ -75,8 +93,13 @@ class PartitionedSettings(ClassificationSettings):
         """Return one split of the prepared data."""
 
     @abstractmethod
-    def make_model(self, arrays: PreparedArrays) -> nn.Module:
-        """Return the network, with its initial weights."""
+    def make_model(self, vectors: Tensor | None, classes: int) -> nn.Module:
+        """Return the network, with its initial weights.
+
+        Args:
+            vectors: Word vectors, if the examples are texts.
+            classes: Number of labels.
+        """
 
     def evaluated_split(self) -> str | None:
         """Return the prepared split to evaluate on; None for held-out training examples."""
@@ -100,16 +123,71 @@ class PartitionedSettings(ClassificationSettings):
         )
 
     def build(self, seed: int, device: str) -> NeuralTask:
-        arrays = self.prepare()
+        return self.build_share(Share(), seed, device)
+
+    def build_share(self, share: Share, seed: int, device: str) -> NeuralTask:
+        if share.agreed and not share.clients:
+            return self._build_without_data(share.agreed, seed, device)
+        arrays = self.model_copy(update=dict(share.own)).prepare()
         train, held_out = self.split_rows(arrays)
         partition = self._partition(arrays, train, seed)
         data, split = self.dataset(arrays, "train"), self.evaluated_split()
-        return classifier(
-            self,
-            lambda: self.make_model(arrays),
+        tested = data.select(held_out) if split is None else self.dataset(arrays, split)
+        check_trained(self.evaluate_on, tested.labels, partition)
+        whole = ClassificationData.of(
             data.select(train),
             partition,
-            data.select(held_out) if split is None else self.dataset(arrays, split),
+            Split(tested, dealt_blocks(len(tested), len(partition.parts))),
+            self.label_counts(partition, seed),
+        )
+        return classifier(
+            self,
+            lambda: self.make_model(arrays.get("vectors"), len(partition.names)),
+            whole.restricted_to(share),
+            seed,
+            device,
+        )
+
+    def facts(self, client: int, own: Mapping[str, str], seed: int) -> dict[str, Any]:
+        arrays = self.model_copy(update=dict(own)).prepare()
+        partition = self._partition(arrays, self.split_rows(arrays)[0], seed)
+        if client >= len(partition.parts):
+            raise EpisodeError(
+                f"The data are for {len(partition.parts)} clients, and this is number {client}: "
+                f"number sites from 0 to {len(partition.parts) - 1}."
+            )
+        labels = arrays["train-labels"].numpy().tobytes()
+        return {
+            "name": f"client {client}",
+            "labels": list(partition.names),
+            "sizes": [len(part) for part in partition.parts],
+            "counts": count_by_label(partition.labels[partition.parts[client]], partition.names),
+            "files": checksum(labels),
+            "words": arrays.info.get("vocabulary"),
+        }
+
+    def agree(self, facts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        require_equal(
+            facts,
+            {
+                "labels": "the labels",
+                "files": "the checksum of the dataset's labels",
+                "sizes": "the sizes of all clients",
+                "words": "the word vectors",
+            },
+        )
+        first = facts[min(facts)]
+        return agreement(first["labels"], first["sizes"], facts)
+
+    def told(self, agreed: Mapping[str, Any], client: int) -> dict[str, Any]:
+        return told(agreed, client)
+
+    def _build_without_data(self, agreed: Mapping[str, Any], seed: int, device: str) -> NeuralTask:
+        vectors = absent_vectors(agreed["words"]) if agreed["words"] else None
+        return classifier(
+            self,
+            lambda: self.make_model(vectors, len(agreed["labels"])),
+            data_of_nobody(agreed, self.partition_summary(), seed, bool(self.holdout)),
             seed,
             device,
         )
@@ -141,7 +219,8 @@ class PartitionedSettings(ClassificationSettings):
 
     def _partition(self, arrays: PreparedArrays, rows: Tensor, seed: int) -> Partition:
         parts = self.distribute(arrays, rows, seed)
-        return Partition(arrays["train-labels"][rows], self.label_names(arrays), parts)
+        whole = Partition(arrays["train-labels"][rows], self.label_names(arrays), parts)
+        return hold_out_parts(whole, self.holdout, seed)
 
 
 def split_examples(examples: Tensor, evaluate_on: str, test_share: float) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ def check_precision(precision: str, device: str) -> None:
     Raises:
         EpisodeError: Says what to use instead.
     """
-    if precision not in ("float32", "bfloat16"):
+    if not isinstance(precision, str) or precision not in ("float32", "bfloat16"):
         raise unknown("precision", precision, ("float32", "bfloat16"))
     if precision == "bfloat16" and device == "cpu" and not _works_here():
         raise EpisodeError(

@@ -46,19 +46,21 @@ def hessian_product(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Callabl
 
 def kinks(loss: Tensor) -> list[str]:
     """Return torch's names of the operations in a loss that are not twice differentiable."""
-    found: set[str] = set()
+    names = {node.name().removesuffix("0").removesuffix("Backward") for node in operations(loss)}
+    kinked = {name for name in names if any(k in name for k in KINKED)}
+    return sorted(name for name in kinked if not any(k in name for k in SMOOTH))
+
+
+def operations(loss: Tensor) -> set[Any]:
+    """Return the nodes of the loss's graph: its operations and, at its ends, the leaves."""
     seen: set[Any] = set()
     waiting = [loss.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        name = node.name().removesuffix("0").removesuffix("Backward")
-        if any(k in name for k in KINKED) and not any(k in name for k in SMOOTH):
-            found.add(name)
-        waiting += [parent for parent, _ in node.next_functions]
-    return sorted(found)
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [parent for parent, _ in node.next_functions]
+    return seen
 
 
 def _product(gradient: Tensor, parameters: Sequence[nn.Parameter], v: Tensor) -> Tensor:

@@ -64,12 +64,13 @@ class Sentiment140(TextSettings):
     test_tweets: Literal["held_out", "manual"] = "held_out"
     """Test on a fifth of the users' own tweets, or on the 359 that were labelled by hand."""
 
-    def make_model(self, arrays: PreparedArrays) -> TextClassifier:
+    def make_model(self, vectors: Tensor | None, classes: int) -> TextClassifier:
+        assert vectors is not None
         return TextClassifier(
-            frozen_words(arrays["vectors"]),
+            frozen_words(vectors),
             self.hidden,
             self.layers,
-            len(self.source.labels),
+            classes,
             self.cell,
             self.bidirectional,
             self.pooling,

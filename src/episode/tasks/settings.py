@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -10,6 +12,23 @@ from pydantic import BaseModel, ConfigDict
 from episode.data.partition import Partition, count_labels
 from episode.federation.protocols import Task
 from episode.results.store import LabelCounts
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of a federation that one process builds: some clients, all of them, or none."""
+
+    clients: Sequence[int] | None = None
+    """The clients whose data are needed here; None for all."""
+    agreed: Mapping[str, Any] = field(default_factory=dict)
+    """What sites have agreed on before round 0: for a server what `TaskSettings.agree` returned,
+    for a site what `TaskSettings.told` made of it."""
+    own: Mapping[str, str] = field(default_factory=dict)
+    """Settings that a site gives for itself, such as the folder of its data."""
+
+    def has(self, client: int) -> bool:
+        """Whether this client's data are needed here."""
+        return self.clients is None or client in self.clients
 
 
 class TaskSettings(BaseModel):
@@ -49,6 +68,9 @@ class TaskSettings(BaseModel):
     """
     splits: ClassVar[tuple[str, ...]] = ()
     """The splits that a setting `evaluate_on` can name; empty if the task has no such setting."""
+    site_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that each site gives for itself: paths on its own disk. `data` names a folder that
+    no server needs."""
 
     @abstractmethod
     def build(self, seed: int, device: str) -> Task:
@@ -58,6 +80,44 @@ class TaskSettings(BaseModel):
             seed: Random seed of everything that the task draws at random.
             device: Where the model computes, such as `cpu` or `cuda:0`.
         """
+
+    def build_share(self, share: Share, seed: int, device: str) -> Task:
+        """Build the task with the data of some clients only: a rank's, a site's, or nobody's.
+
+        By default the whole task is built. Override it to keep everybody's data where they are;
+        which examples a client has must not depend on the share.
+        """
+        return self.build(seed, device)
+
+    def check_at_sites(self) -> None:
+        """Raise an error for settings with which real sites could not agree before round 0."""
+
+    def facts(self, client: int, own: Mapping[str, str], seed: int) -> dict[str, Any]:
+        """Return what a site tells the server about its own data before round 0, as JSON values.
+
+        Args:
+            client: The site's number.
+            own: Settings that the site gives for itself.
+            seed: Random seed of the run.
+        """
+        return {}
+
+    def agree(self, facts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        """Return, at the server, what the sites agree on, from what each has told.
+
+        Raises:
+            EpisodeError: Sites differ in what must be the same; names the site, and the difference.
+        """
+        return {}
+
+    def told(self, agreed: Mapping[str, Any], client: int) -> dict[str, Any]:
+        """Return what the server tells a site of what was agreed on; it is sent with messages."""
+        return dict(agreed)
+
+    def sizes(self, seed: int) -> Sequence[int] | None:
+        """Return how many examples each client has, before the task is built; None if unknown."""
+        found = self.partition(seed)
+        return None if found is None else [len(part) for part in found.parts]
 
     def suggestions(self) -> dict[str, dict[str, Any]]:
         """Return values for the other sections of a config that fit these settings."""

@@ -2,41 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from episode.data import silos
 from episode.data.batches import LabelledDataset
-from episode.data.images import ImageFiles, verify_images
+from episode.data.holdout import hold_out
+from episode.data.images import ImageFiles
 from episode.data.partition import Partition
-from episode.data.sources.source import not_trained_on
 from episode.data.storage import PreparedArrays, fingerprint, prepare_arrays
-from episode.data.texts import Corpus, Texts, UnknownWords
-from episode.data.word_vectors import require_vectors
+from episode.data.texts import Texts
+from episode.data.vocabulary import MARKS
 from episode.errors import EpisodeError
 from episode.models.lstm import TextClassifier
 from episode.models.resnet import ARCHITECTURES, Norm, ResNet
 from episode.models.text import Pooling, frozen_words
-from episode.randomness import permutation
-from episode.tasks.classification import ClassificationSettings, classifier
+from episode.tasks.agreement import (
+    absent_vectors,
+    agreement,
+    data_of_nobody,
+    require_equal,
+    told,
+)
+from episode.tasks.classification import ClassificationData, check_trained, classifier
+from episode.tasks.evaluation import Split, own_blocks
 from episode.tasks.imagenet import LARGE
 from episode.tasks.neural import NeuralTask
-from episode.tasks.partitioned import VALIDATION_SHARE
+from episode.tasks.settings import Share
+from episode.tasks.silo_arrays import (
+    SiloSplit,
+    number_labels,
+    rows_by_silo,
+    split_silo,
+    write_images,
+    write_texts,
+)
+from episode.tasks.words import WordSettings
 
-SPLITS = ("train", "validation", "test")
+Folders = Mapping[int, Path]
+"""The folder of each silo that is on this machine, by its client's number."""
 
 
-class Silos(ClassificationSettings):
+class Silos(WordSettings):
     """Each folder below `data` is a client: tables of text and label, or folders of images.
 
     Files named test.* and validation.* are held out; if there are none, each silo holds out a share
-    of its rows. Without `vectors`, word vectors are learned with the model.
+    of its rows. The model is evaluated on the held-out rows of all silos, and for each silo on its
+    own (with `holdout`, on a share of what it would train on). Without `vectors`, word vectors are
+    learned with the model. At real sites each site names its own folder, and the words must be
+    known beforehand: by `vectors`, a `vocabulary` or `word_buckets`.
     """
 
     defaults: ClassVar[dict[str, dict[str, Any]]] = {
@@ -44,19 +65,18 @@ class Silos(ClassificationSettings):
         "budget": {"rounds": 50, "local_steps": 4},
         "record": {"evaluate_every": 5},
     }
+    site_settings: ClassVar[tuple[str, ...]] = ("data", "vectors", "vocabulary")
 
-    data: str
-    """The folder that has a folder for each silo."""
+    data: str | None = None
+    """The folder that has a folder for each silo; at a real site, the site's own folder."""
     model: Literal["lstm", "gru", "rnn", "resnet8", "resnet18", "resnet32", "resnet50"] = "lstm"
     test_share: float = Field(default=0.2, gt=0, lt=1)
     """Share of a silo's rows that is held out for testing, if there are no test files."""
     train_evaluated: int = Field(default=2000, ge=0)
+    labels: tuple[str, ...] | None = None
+    """Names of all labels; by default those that the silos have."""
     text_column: str = "text"
     label_column: str = "label"
-    vectors: str | None = None
-    """A file in GloVe's text format; by default vectors of `vector_size` are learned."""
-    vector_size: int = Field(default=50, ge=1)
-    unknown_words: UnknownWords = "drop"
     hidden: int = Field(default=64, ge=1)
     """Units per direction of the recurrence."""
     layers: int = Field(default=1, ge=1)
@@ -68,56 +88,125 @@ class Silos(ClassificationSettings):
     """Channels of a ResNet's first stage; by default the network's own."""
     norm: Norm = "group"
 
+    @model_validator(mode="after")
+    def _different_labels(self) -> Self:
+        if self.labels is not None and len(set(self.labels)) < max(2, len(self.labels)):
+            raise ValueError("labels must be two or more different names")
+        return self
+
     def build(self, seed: int, device: str) -> NeuralTask:
-        arrays, folders = self._prepare()
-        partition, held_out = self._split(arrays, folders)
-        data = self._dataset(arrays, "train")
-        own_file = self.evaluate_on in arrays.info["splits"]
-        if own_file and not all(map(len, _rows(arrays, self.evaluate_on, len(folders)))):
-            raise EpisodeError(
-                f"Some silos of {self.data} have a {self.evaluate_on} file and some have not: "
-                "give one to all, or to none."
+        return self.build_share(Share(), seed, device)
+
+    def build_share(self, share: Share, seed: int, device: str) -> NeuralTask:
+        if share.agreed and not share.clients:
+            return self._build_without_data(share.agreed, seed, device)
+        here = self.model_copy(update=dict(share.own))
+        at_site = "start" in share.agreed
+        folders = here._folders(share.clients if at_site else None)
+        arrays = here._prepare(folders, share.agreed.get("labels", self.labels))
+        if at_site and (words := arrays.info.get("vocabulary")) != share.agreed["words"]:
+            raise EpisodeError(f"The words at this site changed to {words} after it had told them.")
+        data = here._data(arrays, folders, seed, at_site)
+        if at_site:  # it has seen its own rows only
+            data = replace(
+                data,
+                parts=dict(zip(folders, data.parts.values(), strict=True)),
+                own=dict(zip(folders, (data.own or {}).values(), strict=True)),
+                starts=dict.fromkeys(folders, share.agreed["start"]),
+                num_clients=share.agreed["num_clients"],
+                total=share.agreed["total"],
+                label_counts=None,
             )
+        else:
+            data = data.restricted_to(share)
+        vectors, rows = arrays.get("vectors"), arrays.info.get("words", 0)
+        classes = len(arrays.info["labels"])
         return classifier(
-            self,
-            lambda: self._make_model(arrays),
-            data,
-            partition,
-            self._dataset(arrays, self.evaluate_on) if own_file else data.select(held_out),
-            seed,
-            device,
+            self, lambda: self._make_model(vectors, rows, classes), data, seed, device
         )
 
     def partition(self, seed: int) -> Partition:
-        return self._split(*self._prepare())[0]
+        folders = self._folders()
+        arrays = self._prepare(folders, self.labels)
+        return _partition(arrays, folders, self._splits(arrays, folders, seed))
 
     def partition_summary(self) -> str:
         return "one client per silo"
 
-    def _split(self, arrays: PreparedArrays, folders: list[Path]) -> tuple[Partition, Tensor]:
-        """Return the silos' training rows, and the training rows that they hold out instead."""
-        own_files = {split: _rows(arrays, split, len(folders)) for split in SPLITS}
-        parts, held_out = [], []
-        for silo, rows in enumerate(own_files["train"]):
-            left = rows[permutation(len(rows), 0, "silo", silo)]
-            for split, share in (("test", self.test_share), ("validation", VALIDATION_SHARE)):
-                unused = split == "validation" and self.evaluate_on == "test"
-                if unused or len(own_files[split][silo]):
-                    continue
-                taken = max(1, round(share * len(left)))
-                if split == self.evaluate_on:
-                    held_out.append(left[:taken])
-                left = left[taken:]
-            if not len(left):
-                raise EpisodeError(f"Silo {silo + 1} of {self.data} has too few rows to train on.")
-            parts.append(left.sort().values)
-        names = [folder.name for folder in folders]
-        partition = Partition(arrays["train-labels"], arrays.info["labels"], parts, names)
-        return partition, torch.cat([*held_out, _NO_ROWS])
+    def check_at_sites(self) -> None:
+        if self.model not in ARCHITECTURES:
+            self.check_words_at_sites()
 
-    def _prepare(self) -> tuple[PreparedArrays, list[Path]]:
-        folders = silos.silo_folders(Path(self.data).expanduser())
-        kind = silos.kind_of(folders)
+    def facts(self, client: int, own: Mapping[str, str], seed: int) -> dict[str, Any]:
+        self.check_at_sites()
+        here = self.model_copy(update=dict(own))
+        at_site = "data" in own
+        folders = here._folders([client] if at_site else None)
+        if client not in folders:
+            raise EpisodeError(
+                f"There are {len(folders)} silos in {self.data}, and this is site {client}: number "
+                f"sites from 0 to {len(folders) - 1}."
+            )
+        rows = [row for row in here._rows(folders) if row.silo == client]
+        number_labels(rows, self.labels or sorted({row.label for row in rows}))
+        by_split = {
+            split: torch.tensor([k for k, row in enumerate(rows) if row.split == split])
+            for split in {row.split for row in rows}
+        }
+        split = self._split(client, by_split, seed, folders)
+        return {
+            "name": folders[client].name,
+            "counts": dict(sorted(Counter(rows[k].label for k in split.train.tolist()).items())),
+            "own_file": split.own_file,
+            "words": here.words_facts(),
+        }
+
+    def agree(self, facts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        require_equal(
+            facts,
+            {
+                "own_file": f"whether there is a {self.evaluate_on} file",
+                "words": "the words (checksum and size of the file)",
+            },
+        )
+        labels = self.labels or sorted(
+            {label for fact in facts.values() for label in fact["counts"]}
+        )
+        if len(labels) < 2:
+            raise EpisodeError(
+                f"All rows of all sites have the label {labels[0]!r}: two labels are needed."
+            )
+        sizes = [sum(facts[client]["counts"].values()) for client in sorted(facts)]
+        return agreement(labels, sizes, facts)
+
+    def told(self, agreed: Mapping[str, Any], client: int) -> dict[str, Any]:
+        return told(agreed, client)
+
+    def _build_without_data(self, agreed: Mapping[str, Any], seed: int, device: str) -> NeuralTask:
+        """Build the task of a server, which knows the model and who has which labels."""
+        words, classes = agreed["words"], len(agreed["labels"])
+        vectors = absent_vectors(words) if self.vectors else None
+        rows = words["size"] if words else MARKS + (self.word_buckets or 0)
+        data = data_of_nobody(agreed, self.partition_summary(), seed, evaluates_own=True)
+        return classifier(
+            self, lambda: self._make_model(vectors, rows, classes), data, seed, device
+        )
+
+    def _folders(self, clients: Sequence[int] | None = None) -> Folders:
+        """Return the silos' folders; with `clients`, the one client whose folder `data` is."""
+        if self.data is None:
+            raise EpisodeError(
+                "task.data is missing: give the folder that has a folder for each silo (--data). "
+                "At a real site it is the site's own folder: episode flower site --data."
+            )
+        root = Path(self.data).expanduser()
+        if clients is None:
+            return dict(enumerate(silos.silo_folders(root)))
+        (client,) = clients
+        return {client: silos.own_folder(root)}
+
+    def _kind(self, folders: Folders) -> silos.Kind:
+        kind = silos.kind_of(list(folders.values()))
         wanted = "images" if self.model in ARCHITECTURES else "texts"
         if kind != wanted:
             fitting = "resnet18" if kind == "images" else "lstm"
@@ -125,30 +214,69 @@ class Silos(ClassificationSettings):
                 f"The silos in {self.data} hold {kind}, but {self.model} reads {wanted}: "
                 f"use --model {fitting}."
             )
-        files = [file for folder in folders for file in silos.files_of(folder, kind)]
-        vectors = self._vectors_file()
+        return kind
+
+    def _rows(self, folders: Folders) -> Iterator[silos.Row]:
+        if self._kind(folders) == "images":
+            return silos.images(folders)
+        return silos.texts(folders, self.text_column, self.label_column)
+
+    def _prepare(self, folders: Folders, labels: Sequence[str] | None) -> PreparedArrays:
+        kind = self._kind(folders)
+        files = {n: silos.files_of(folder, kind) for n, folder in folders.items()}
         key = {
             "kind": kind,
             "columns": [self.text_column, self.label_column],
-            "files": [fingerprint(file) for file in files],
-            "unknown_words": self.unknown_words,
-            # With the name, because one archive may hold several files.
-            "vectors": vectors and [vectors.name, fingerprint(require_vectors(vectors))],
+            "files": {n: [fingerprint(file) for file in own] for n, own in files.items()},
+            "labels": labels,
+            "words": self.words_key(),
         }
-        write = self._write_texts if kind == "texts" else _write_images
-        return prepare_arrays("silos", key, lambda target: write(target, folders)), folders
 
-    def _write_texts(self, target: Path, folders: list[Path]) -> dict[str, Any]:
-        columns = self.text_column, self.label_column
-        labels = _number_labels(silos.texts(folders, *columns))
-        corpus = Corpus(columns=1)
-        for row in silos.texts(folders, *columns):
-            corpus.add(row.split, (row.content,), labels[row.label], row.silo)
-        info = corpus.write(target, self._vectors_file(), self.unknown_words)
-        return {**info, "labels": list(labels)}
+        def write(target: Path) -> dict[str, Any]:
+            if kind == "images":
+                return write_images(target, lambda: self._rows(folders), labels)
+            return write_texts(target, lambda: self._rows(folders), labels, self.vocabulary_of)
 
-    def _vectors_file(self) -> Path | None:
-        return Path(self.vectors).expanduser() if self.vectors else None
+        return prepare_arrays("silos", key, write)
+
+    def _split(
+        self, client: int, rows: Mapping[str, Tensor], seed: int, folders: Folders
+    ) -> SiloSplit:
+        split, name = split_silo(client, rows, self.evaluate_on, self.test_share), folders[client]
+        train, kept = hold_out(len(split.train), self.holdout, seed, client, f"silo {name.name}")
+        return replace(split, train=split.train[train], kept=split.train[kept])
+
+    def _splits(self, arrays: PreparedArrays, folders: Folders, seed: int) -> dict[int, SiloSplit]:
+        found = {
+            client: self._split(client, rows, seed, folders)
+            for client, rows in rows_by_silo(arrays, list(folders)).items()
+        }
+        if len({split.own_file for split in found.values()}) > 1:
+            raise EpisodeError(
+                f"Some silos of {self.data} have a {self.evaluate_on} file and some have not: "
+                "give one to all, or to none."
+            )
+        return found
+
+    def _data(
+        self, arrays: PreparedArrays, folders: Folders, seed: int, at_site: bool
+    ) -> ClassificationData:
+        splits = self._splits(arrays, folders, seed)
+        partition = _partition(arrays, folders, splits)
+        own_file = next(iter(splits.values())).own_file
+        train = self._dataset(arrays, "train")
+        held_out = self._dataset(arrays, self.evaluate_on) if own_file else train
+        blocks = own_blocks({n: split.held_out for n, split in splits.items()}, len(folders))
+        if not at_site:  # else the labels of all sites have been compared
+            rows = torch.cat([block.rows for block in blocks])
+            check_trained(self.evaluate_on, held_out.labels[rows], partition)
+        counts = self.label_counts(partition, seed)
+        own = [
+            train.select(split.kept) if self.holdout else held_out.select(split.held_out)
+            for split in splits.values()
+        ]
+        data = ClassificationData.of(train, partition, Split(held_out, blocks), counts)
+        return replace(data, own=dict(enumerate(own)))
 
     def _dataset(self, arrays: PreparedArrays, split: str) -> LabelledDataset:
         if self.model in ARCHITECTURES:
@@ -156,59 +284,20 @@ class Silos(ClassificationSettings):
             return ImageFiles(files, arrays[f"{split}-labels"], self.image_size)
         return Texts.from_prepared(arrays, split, 1)
 
-    def _make_model(self, arrays: PreparedArrays) -> nn.Module:
-        classes = len(arrays.info["labels"])
+    def _make_model(self, vectors: Tensor | None, rows: int, classes: int) -> nn.Module:
         if self.model in ARCHITECTURES:
             large = self.image_size >= LARGE
             return ResNet(self.model, classes, large=large, norm=self.norm, width=self.width)
-        words = (
-            frozen_words(arrays["vectors"])
-            if self.vectors
-            else nn.Embedding(arrays.info["words"], self.vector_size)
-        )
+        words = nn.Embedding(rows, self.vector_size) if vectors is None else frozen_words(vectors)
         return TextClassifier(
             words, self.hidden, self.layers, classes, self.model,  # type: ignore[arg-type]
             self.bidirectional, self.pooling,
         )  # fmt: skip
 
 
-_NO_ROWS = torch.empty(0, dtype=torch.int64)
-
-
-def _rows(arrays: PreparedArrays, split: str, silo_count: int) -> list[Tensor]:
-    """Return the rows of each silo in a split; none if no silo has a file for it."""
-    if split not in arrays.info["splits"]:
-        return [_NO_ROWS] * silo_count
-    groups = arrays[f"{split}-groups"]
-    return [(groups == silo).nonzero().flatten() for silo in range(silo_count)]
-
-
-def _number_labels(rows: Iterable[silos.Row]) -> dict[str, int]:
-    """Number the training labels in sorted order; refuse one that only held-out rows have."""
-    places: dict[str, str] = {}
-    trained: set[str] = set()
-    for row in rows:
-        places.setdefault(row.label, row.place)
-        if row.split == "train":
-            trained.add(row.label)
-    for label, place in places.items():
-        if label not in trained:
-            raise not_trained_on(place, label)
-    if len(trained) < 2:
-        raise EpisodeError(f"All rows have the label {trained.pop()!r}: two labels are needed.")
-    return {label: number for number, label in enumerate(sorted(trained))}
-
-
-def _write_images(target: Path, folders: list[Path]) -> dict[str, Any]:
-    rows = list(silos.images(folders))
-    labels = _number_labels(rows)
-    verify_images([Path(row.content) for row in rows])
-    info: dict[str, Any] = {"labels": list(labels), "splits": {}, "files": {}}
-    for split in SPLITS:
-        own = [row for row in rows if row.split == split]
-        if own:
-            np.save(target / f"{split}-labels", np.array([labels[row.label] for row in own]))
-            np.save(target / f"{split}-groups", np.array([row.silo for row in own], np.int32))
-            info["files"][split] = [row.content for row in own]
-            info["splits"][split] = len(own)
-    return info
+def _partition(
+    arrays: PreparedArrays, folders: Folders, splits: Mapping[int, SiloSplit]
+) -> Partition:
+    parts = [split.train for split in splits.values()]
+    names = [folder.name for folder in folders.values()]
+    return Partition(arrays["train-labels"], arrays.info["labels"], parts, names)

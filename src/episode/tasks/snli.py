@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from pydantic import Field
+from torch import Tensor
 
 from episode.data.sources.snli import SNLI
 from episode.data.sources.source import TextSource
-from episode.data.storage import PreparedArrays
 from episode.models.birnn import PairClassifier
 from episode.models.text import frozen_words
 from episode.tasks.losses import LossName
@@ -48,8 +48,9 @@ class Snli(TextSettings):
     """Units of the layers before the classes."""
     loss: LossName = "hinge"
 
-    def make_model(self, arrays: PreparedArrays) -> PairClassifier:
-        words, classes = frozen_words(arrays["vectors"]), len(self.source.labels)
+    def make_model(self, vectors: Tensor | None, classes: int) -> PairClassifier:
+        assert vectors is not None
+        words = frozen_words(vectors)
         return PairClassifier(words, self.hidden, self.classifier, classes, self.cell, self.pooling)
 
     def evaluated_split(self) -> str:

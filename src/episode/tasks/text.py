@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from episode.data.sources.glove import default_vectors
 from episode.data.sources.source import TextSource
 from episode.data.storage import PreparedArrays, fingerprint, log
-from episode.data.texts import Corpus, Texts, UnknownWords
+from episode.data.texts import Corpus, Texts
+from episode.data.vocabulary import UnknownWords, words_with_vectors
 from episode.data.word_vectors import require_vectors
 from episode.models.text import Cell, Pooling
 from episode.tasks.partitioned import PartitionedSettings
@@ -18,6 +19,7 @@ class TextSettings(PartitionedSettings):
     """By default words without a vector are dropped; batches end with their longest text."""
 
     source: ClassVar[TextSource]
+    site_settings: ClassVar[tuple[str, ...]] = ("data", "vectors")
 
     vectors: str | None = None
     """A file in GloVe's text format; by default what `episode data fetch glove` fetched."""
@@ -25,7 +27,7 @@ class TextSettings(PartitionedSettings):
     pooling: Pooling = "max"
     """`zero_padded_max` lets padding take part in the maximum, as in the authors' code."""
     unknown_words: UnknownWords = "drop"
-    """Drop words that have no vector, or give them the mean of all vectors."""
+    """Drop words that have no vector, or give them the mean of the file's first 1,000 vectors."""
 
     def dataset(self, arrays: PreparedArrays, split: str) -> Texts:
         return Texts.from_prepared(arrays, split, self.source.columns)
@@ -47,7 +49,8 @@ class TextSettings(PartitionedSettings):
                 corpus.add(split, row.texts, row.label, users.setdefault(row.user, len(users)))
         self.source.check_labels(folder, {split: corpus.labels(split) for split in rows})
         vectors = self._vectors_file()
-        info = corpus.write(target, vectors, self.unknown_words)
+        known = words_with_vectors(corpus.words, vectors, self.unknown_words)
+        info = corpus.write(target, known)
         log.info(
             "%s: %s of the tokens and %s of the words have a vector in %s.",
             self.source.name, f"{info['token_coverage']:.1%}", f"{info['word_coverage']:.1%}",

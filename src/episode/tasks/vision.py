@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import Field
+from torch import Tensor
 
-from episode.data.storage import PreparedArrays
 from episode.models.resnet import Norm, ResNet
 from episode.tasks.partitioned import PartitionedSettings
 
@@ -20,8 +20,7 @@ class VisionSettings(PartitionedSettings):
     width: int | None = Field(default=None, ge=1)
     """Channels of the first stage; by default the network's own."""
 
-    def make_model(self, arrays: PreparedArrays) -> ResNet:
-        classes = len(self.label_names(arrays))
+    def make_model(self, vectors: Tensor | None, classes: int) -> ResNet:
         return ResNet(
             self.model, classes, large=self.large_images(), norm=self.norm, width=self.width
         )

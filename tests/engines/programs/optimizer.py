@@ -116,6 +116,32 @@ def check_average_in_the_middle() -> None:
     assert abs(float(p[0].detach()) + 4 * (size + 1) / 2) < 1e-12, p
 
 
+def check_buffers_of_other_types() -> None:
+    """Float64 and complex buffers of a float32 model are averaged without rounding."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    p = nn.Parameter(torch.zeros(2))
+    wide = torch.tensor([1 / 3], dtype=torch.float64)
+    turned = torch.zeros(2, dtype=torch.complex64)
+    single, count = torch.zeros(3), torch.tensor([rank])
+    for algorithm in ("fedavg", "parallel_sgd"):
+        optimizer = FederatedSGD(
+            [p], 1.0, 100.0, 1, algorithm, buffers=[single, wide, turned, count]
+        )
+        wide.fill_(1 / 3 + rank)
+        turned.fill_(complex(rank, -rank))
+        single.fill_(rank)
+        p.grad = torch.ones(2)
+        optimizer.step()
+        middle = (size - 1) / 2
+        assert abs(float(wide) - (1 / 3 + middle)) < 1e-15, wide
+        assert torch.allclose(turned, torch.full_like(turned, complex(middle, -middle))), turned
+        assert torch.allclose(single, torch.full_like(single, middle)), single
+        assert count.item() == rank
+    wide.fill_(1 / 3 + rank)
+    FederatedSGD([p], 1.0, 100.0, 1, buffers=[wide])
+    assert float(wide) == 1 / 3, "the first rank's"
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     for name in ALGORITHMS:
@@ -124,6 +150,7 @@ def main() -> None:
         if ALGORITHMS[name].correction.probes and ALGORITHMS[name].correction.steps_locally:
             compare(name, 0.5, fresh=True)
     check_average_in_the_middle()
+    check_buffers_of_other_types()
     dist.destroy_process_group()
     assert_none_of_gloos_is_left()
     sys.stdout.write("agrees\n")

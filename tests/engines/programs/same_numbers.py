@@ -90,6 +90,46 @@ def compare(cluster: Cluster, name: str, dtype: torch.dtype, **options: Any) -> 
                 assert same, (name, key, u, v)
 
 
+class Typed(nn.Module):
+    """A float32 model with complex and float64 buffers, some of which follow the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.register_buffer("rotary", torch.polar(torch.ones(5), torch.arange(5.0)))
+        self.register_buffer("mean", torch.zeros(4, dtype=torch.complex128))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.copy_(torch.complex(x, -x).mean(0))
+        self.seen += 1
+        return self.head(x.float())
+
+
+def check_buffers_of_other_types(cluster: Cluster) -> None:
+    """They arrive in float64, whatever type the parameters have, by one more collective."""
+    torch.manual_seed(0)
+    clients = [
+        (torch.randn(16, 4, dtype=torch.float64), torch.randint(3, (16,))) for _ in range(CLIENTS)
+    ]
+    problem = NeuralTask(
+        Typed(), clients, lambda m, b: F.cross_entropy(m(b[0]), b[1]), batch_size=8
+    )
+    algorithm = ALGORITHMS["fedavg"]
+    plan = Plan(algorithm, Schedule(0.1, 0.05), ROUNDS, STEPS, 0, Uniform(2))
+    expected, _ = played(Simulation(problem, algorithm, 1), problem, plan)
+    before = cluster.traffic.collectives
+    got, _ = played(Distributed(problem, algorithm, cluster, 1), problem, plan)
+    assert cluster.traffic.collectives - before == 2 * ROUNDS
+    assert got.x.dtype == torch.float32
+    assert got.buffers.floats.dtype == torch.float64
+    assert float((got.buffers.floats - expected.buffers.floats).abs().max()) <= 1e-15
+    assert torch.equal(got.buffers.integers, expected.buffers.integers)
+    model = problem.install(got.x, got.buffers)
+    assert torch.equal(model.rotary, Typed().rotary)
+    assert model.mean.abs().min() > 0
+
+
 def main() -> None:
     cluster = Cluster.join({}, timeout=60)
     with cluster.together():
@@ -98,6 +138,7 @@ def main() -> None:
             compare(cluster, name, torch.float64, momentum=0.5, weighting="examples")
         compare(cluster, "episode", torch.float64, reuse_probe=True, weight_decay=0.1)
         compare(cluster, "scaffold_clipped", torch.float32)
+        check_buffers_of_other_types(cluster)
     cluster.leave()
     assert_none_of_gloos_is_left()
     sys.stdout.write(f"rank {cluster.rank} agrees\n")

@@ -78,6 +78,7 @@ function fillControls() {
   keys.filter((key) => !key.startsWith("algorithm.")).forEach(addFilter);
   report.partitions.forEach((p, i) => addOption(byId("partition-choice"), i, p.title));
   byId("partition-section").hidden = !report.partitions.length;
+  fillSiloControls();
 }
 
 function addFilter(key) {
@@ -116,6 +117,7 @@ function listen() {
   on(["algorithms", "filters"], () => { refresh("curves", "drift"); fillTargetTable(); });
   on(["clipping-run"], () => refresh("clipping"));
   on(["partition-choice"], () => refresh("partition"));
+  if (report.silos) listenToSilos(on);
   on(["target-metric"], () => { suggestTarget(); fillTargetTable(); });
   byId("target").addEventListener("input", fillTargetTable);
   on(["theme"], setTheme);

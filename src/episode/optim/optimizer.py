@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from episode.arguments import number, positive, whole_number
 from episode.core.algorithm import Algorithm
-from episode.core.vectors import Scalar, add_, copy_, cut, descend_, norm
+from episode.core.vectors import Scalar, add_, copy_, descend_, norm
 from episode.errors import EpisodeError
 from episode.federation.corrections import (
     first_memory_is_probed,
@@ -25,9 +25,8 @@ from episode.federation.corrections import (
     new_memory,
     write_shift,
 )
-
-if dist.is_available():  # early, because its functions keep the process group they find
-    import torch.distributed.nn
+from episode.optim.peers import Peers
+from episode.optim.settings import algorithm_of, averaged_buffers, check_group
 
 Blocks = list[Tensor]
 
@@ -48,8 +47,8 @@ class FederatedSGD(torch.optim.Optimizer):
         momentum: Momentum of each process, kept across rounds.
         weight_decay: Factor of the parameters that is added to each gradient.
         nesterov: Whether to use Nesterov's momentum.
-        buffers: Buffers that are averaged with the model, such as `model.buffers()`; integer
-            buffers are left alone.
+        buffers: Buffers that are averaged with the model, such as `model.buffers()`, each in its
+            own type; integer buffers are left alone.
         process_group: The processes that train together; by default all of them.
 
     Raises:
@@ -81,32 +80,27 @@ class FederatedSGD(torch.optim.Optimizer):
         buffers: Iterable[Tensor] = (),
         process_group: Any = None,
     ) -> None:
-        for name, value in (("lr", lr), ("gamma", gamma)):
-            if not (isinstance(value, (int, float)) and 0 < value < math.inf):
-                raise EpisodeError(f"{name} is {value!r}: it must be a number above 0.")
-        if not isinstance(local_steps, int) or local_steps < 1:
-            raise EpisodeError(f"local_steps is {local_steps!r}: it must be 1 or more.")
-        self.algorithm = _algorithm(algorithm, momentum, nesterov)
-        self.local_steps = local_steps
-        self._group = process_group
-        self._buffers = [b for b in buffers if b.is_floating_point()]
+        lr, gamma = positive("lr", lr), positive("gamma", gamma)
+        self.local_steps = whole_number("local_steps", local_steps, least=1)
+        self.algorithm = algorithm_of(algorithm, momentum, nesterov)
+        self._peers = Peers(process_group)
+        self._buffers = averaged_buffers(buffers)
         defaults = {
             "lr": lr,
-            "weight_decay": weight_decay,
+            "weight_decay": number("weight_decay", weight_decay),
             "threshold": gamma / lr,
             "steps_taken": 0,
             "global_norm": math.nan,
         }
         super().__init__(params, defaults)
-        if self._size > 1:
-            self._start_from_the_first()
+        if self._peers.size > 1:
+            with torch.no_grad():
+                held = [*self._x, *self._buffers]
+                copy_(held, self._peers.of_first(held))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters between two rounds; raise an error for those that cannot be trained."""
-        if "gamma" in param_group or "momentum" in param_group:
-            raise EpisodeError(
-                "A parameter group may set lr and weight_decay; gamma and momentum are for all."
-            )
+        check_group({**self.defaults, **param_group})
         if self.param_groups and self.param_groups[0]["steps_taken"] % self.local_steps:
             raise EpisodeError("Parameters can be added between two rounds only.")
         super().add_param_group(param_group)
@@ -165,18 +159,18 @@ class FederatedSGD(torch.optim.Optimizer):
         Every process must enter it. Between two rounds the model already is that mean.
         """
         together = not self.algorithm.correction.steps_locally
-        if self._size == 1 or together or self._taken % self.local_steps == 0:
+        if self._peers.size == 1 or together or self._taken % self.local_steps == 0:
             yield
             return
         held = [*self._x, *self._buffers]
-        own = [t.detach().clone() for t in held]
+        own = [t.clone() for t in held]
         with torch.no_grad():
-            copy_([t.detach() for t in held], self._mean(own))
+            copy_(held, self._peers.mean(own))
         try:
             yield
         finally:
             with torch.no_grad():
-                copy_([t.detach() for t in held], own)
+                copy_(held, own)
 
     def _begin_round(self, gradient: Blocks, probe: Callable[[], Any] | None) -> None:
         correction = self.algorithm.correction
@@ -184,7 +178,7 @@ class FederatedSGD(torch.optim.Optimizer):
             return
         if correction.probes:
             local = gradient if probe is None else self._fresh(probe)
-            G = self._mean(local)
+            G = self._peers.mean(local)
         else:
             if self._taken == 0:
                 self._first_memory(gradient, probe)
@@ -200,19 +194,19 @@ class FederatedSGD(torch.optim.Optimizer):
         mean = memory
         if first_memory_is_probed(self.algorithm):
             memory = [g.clone() for g in gradient] if probe is None else self._fresh(probe)
-            mean = self._mean(memory)
+            mean = self._peers.mean(memory)
         self._hold("memory", memory)
         self._hold("mean_memory", [m.clone() for m in mean])
 
     def _end_round(self) -> None:
         """Average the model, the buffers and the changes of memories, in one collective."""
-        parts = [*self._x, *(b.detach() for b in self._buffers)]
+        parts = [*self._x, *self._buffers]
         change: Blocks = []
         if self.algorithm.correction.remembers:
             sums, old = self._held("gradient_sum"), self._held("memory")
             memory, change = new_memory(sums, self.local_steps, old)
             self._hold("memory", memory)
-        means = self._mean([*parts, *change])
+        means = self._peers.mean([*parts, *change])
         copy_(parts, means[: len(parts)])
         if change:
             mean = mean_memory(self._held("mean_memory"), means[len(parts) :])
@@ -220,9 +214,8 @@ class FederatedSGD(torch.optim.Optimizer):
 
     def _step_together(self, gradient: Blocks) -> None:
         """Take one step of all processes along the mean gradient."""
-        buffers = [b.detach() for b in self._buffers]
-        means = self._mean([*gradient, *buffers])
-        copy_(buffers, means[len(gradient) :])
+        means = self._peers.mean([*gradient, *self._buffers])
+        copy_(self._buffers, means[len(gradient) :])
         G = means[: len(gradient)]
         self._set("global_norm", norm(G))
         self._descend([g.clone() for g in G], None)
@@ -277,30 +270,6 @@ class FederatedSGD(torch.optim.Optimizer):
             p.grad = grad
         return gradient
 
-    def _mean(self, blocks: Blocks) -> Blocks:
-        """Return the mean over all processes: one collective."""
-        if self._size == 1:
-            return blocks
-        like = self._parameters[0]
-        flat = torch.cat([b.reshape(-1).to(like.dtype) for b in blocks])
-        flat *= 1 / self._size
-        dist.all_reduce(flat, group=self._group)
-        means = cut(flat, blocks)
-        assert isinstance(means, list)
-        return means
-
-    def _start_from_the_first(self) -> None:
-        with torch.no_grad():
-            held = [*self._x, *(b.detach() for b in self._buffers)]
-            flat = torch.cat([t.reshape(-1).to(held[0].dtype) for t in held])
-            dist.broadcast(flat, group=self._group, group_src=0)
-            copy_(held, cut(flat, held))
-
-    @property
-    def _size(self) -> int:
-        ready = dist.is_available() and dist.is_initialized()
-        return dist.get_world_size(self._group) if ready else 1
-
     @property
     def _parameters(self) -> Blocks:
         return [p for group in self.param_groups for p in group["params"] if self._trains(p)]
@@ -336,16 +305,3 @@ class FederatedSGD(torch.optim.Optimizer):
                     place = f"Parameter {k} of group {g}, {list(p.shape)},"
                     return str(group["param_names"][k]) if "param_names" in group else place
         raise AssertionError
-
-
-def _algorithm(algorithm: str | Algorithm, momentum: float, nesterov: bool) -> Algorithm:
-    if isinstance(algorithm, str):
-        return Algorithm.named(algorithm, momentum=momentum, nesterov=nesterov)
-    algorithm = Algorithm.named(algorithm)
-    if momentum or nesterov:
-        raise EpisodeError("Give momentum in the Algorithm's own Descent, not beside it.")
-    if algorithm.descent.weight_decay:
-        raise EpisodeError("Give weight_decay to the optimizer, which has it by parameter group.")
-    if algorithm.probe_batches > 1 or algorithm.weighting != "uniform":
-        raise EpisodeError("probe_batches and weighting are for the engines, not the optimizer.")
-    return algorithm

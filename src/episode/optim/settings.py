@@ -1,0 +1,57 @@
+"""The optimizer's arguments, checked before anything is trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from episode.arguments import number, shown
+from episode.core.algorithm import Algorithm
+from episode.core.vectors import as_real
+from episode.errors import EpisodeError
+
+
+def algorithm_of(algorithm: str | Algorithm, momentum: float, nesterov: bool) -> Algorithm:
+    """Return the algorithm, with this momentum if it is given by name.
+
+    Raises:
+        EpisodeError: There is no such algorithm, or it has what the optimizer cannot follow.
+    """
+    if isinstance(algorithm, str):
+        return Algorithm.named(algorithm, momentum=momentum, nesterov=nesterov)
+    algorithm = Algorithm.named(algorithm)
+    if momentum or nesterov:
+        raise EpisodeError("Give momentum in the Algorithm's own Descent, not beside it.")
+    if algorithm.descent.weight_decay:
+        raise EpisodeError("Give weight_decay to the optimizer, which has it by parameter group.")
+    if algorithm.probe_batches > 1 or algorithm.weighting != "uniform":
+        raise EpisodeError("probe_batches and weighting are for the engines, not the optimizer.")
+    return algorithm
+
+
+def check_group(group: Mapping[str, Any]) -> None:
+    """Refuse a parameter group with settings that are wrong, or that are for all groups."""
+    if "gamma" in group or "momentum" in group:
+        raise EpisodeError(
+            "A parameter group may set lr and weight_decay; gamma and momentum are for all."
+        )
+    for name in ("lr", "weight_decay"):
+        value = number(name, group[name])
+        if not 0 <= value < math.inf:
+            raise EpisodeError(f"{name} is {value}: it must be 0 or more.")
+
+
+def averaged_buffers(buffers: Iterable[Tensor]) -> list[Tensor]:
+    """Return the buffers that are averaged, as real tensors that share their memory.
+
+    Raises:
+        EpisodeError: These are not buffers.
+    """
+    found = list(buffers) if isinstance(buffers, Iterable) else [None]
+    if isinstance(buffers, Tensor) or not all(isinstance(b, Tensor) for b in found):
+        raise EpisodeError(f"buffers is {shown(buffers)}: give model.buffers().")
+    floats = [b for b in found if b.is_floating_point() or b.is_complex()]
+    return [as_real(b.detach()) for b in floats]

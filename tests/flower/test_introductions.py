@@ -1,0 +1,302 @@
+"""A site that introduces itself with nonsense is refused in words, before and during a run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import label
+from flwr.app import Array, ArrayRecord, Message
+from hypothesis import given, settings, strategies as st
+from local_grid import Fault, LocalGrid
+
+from episode import Algorithm, EpisodeError
+from episode.errors import ClusterError
+from episode.flower.checks import Rejected
+from episode.flower.introductions import Introduction
+from episode.flower.layout import Layout
+from episode.flower.messages import labelled
+from federation import (
+    Net,
+    Without,
+    app,
+    assert_same,
+    grid,
+    in_simulation,
+    on_flower,
+)
+
+LAYOUT = asdict(Layout.of(Net()))
+GOOD = {
+    "status": "done",
+    "client": 1,
+    "partitions": 3,
+    "examples": 20,
+    "size": 33,
+    "dtype": "torch.float64",
+    "layout": json.dumps(LAYOUT),
+    "evaluates": False,
+}
+
+
+def layout(**changes: Any) -> str:
+    return json.dumps({**LAYOUT, **changes})
+
+
+ATTACKS: list[tuple[dict[str, Any], str]] = [
+    ({"examples": 0}, "examples 0: it must be a whole number from 1 to 1000000000000, which is"),
+    ({"examples": -5}, "examples -5"),
+    ({"examples": float("inf")}, "examples inf"),
+    ({"examples": float("nan")}, "examples nan"),
+    ({"examples": 10**15}, "examples 1000000000000000"),
+    ({"examples": True}, "examples True"),
+    ({"examples": "20"}, "examples '20'"),
+    ({"examples": [20]}, "examples [20]"),
+    ({"client": -1}, "partition-id -1"),
+    ({"client": 1.0}, "partition-id 1.0"),
+    ({"client": 10**9}, "partition-id 1000000000"),
+    ({"partitions": 10**9}, "partitions 1000000000: it must be a whole number from 0 to 100000"),
+    ({"partitions": -3}, "partitions -3"),
+    ({"size": 0}, "size 0"),
+    ({"size": -33}, "size -33"),
+    ({"dtype": "torch.load"}, "trains 'torch.load', which is not one of torch.float64"),
+    ({"dtype": "torch.complex64"}, "trains 'torch.complex64'"),
+    ({"dtype": "__class__"}, "trains '__class__'"),
+    ({"dtype": 7}, "trains 7"),
+    ({"dtype": "x\x1b[31m\n" * 10**6}, "trains 'x"),
+    ({"status": "fine"}, "about status 'fine'"),
+    ({"evaluates": 1}, "does not say whether it evaluates"),
+    ({"layout": 3}, "without a layout"),
+    ({"layout": "[" * 100_000}, "a layout that cannot be read"),
+    ({"layout": "{" * 100}, "a layout that cannot be read"),
+    ({"layout": "[]"}, "a layout of another version"),
+    ({"layout": "{}"}, "a layout of another version"),
+    ({"layout": layout(trained=[1])}, "a layout whose trained make no sense"),
+    ({"layout": layout(trained={"head.weight": [3, -6]})}, "a layout whose trained make no sense"),
+    ({"layout": layout(trained={"head.weight": [[3], 6]})}, "a layout whose trained make no sense"),
+    ({"layout": layout(trained={"a": [2] * 100})}, "a layout whose trained make no sense"),
+    ({"layout": layout(aliases={"a": "nowhere"})}, "a layout whose aliases make no sense"),
+    ({"layout": layout(frozen={"a": 1.5})}, "a layout whose frozen make no sense"),
+    ({"layout": layout(floats={"a": [2**40]})}, "with floats that its layout does not have"),
+    ({"layout": layout(extra={})}, "a layout of another version"),
+]
+ARRAYS: list[tuple[Callable[[ArrayRecord], Any], str]] = [
+    (lambda r: r.update(gradient=Array(np.zeros(3))), "with the array 'gradient'"),
+    (lambda r: r.update(floats=Array(np.zeros(3))), "with floats that its layout does not have"),
+    (lambda r: r.update(floats=Array(np.zeros((13, 1)))), "with floats that its layout"),
+    (lambda r: r.update(floats=Array(np.zeros(13, np.float32))), "of float32 [13] instead of"),
+    (lambda r: r.pop("floats"), "with floats that its layout does not have"),
+    (
+        lambda r: r.update(floats=Array("float64", (2**70,), "numpy.ndarray", b"PK\x03\x04")),
+        "cannot be read",
+    ),
+    (
+        lambda r: r.update(floats=Array("float64", (0, 2**70), "numpy.ndarray", b"")),
+        "cannot be read",
+    ),
+]
+ALL: list[tuple[Callable[[Message], Any], str]] = [
+    *(
+        (lambda m, new=new: m.content.config_records["episode.answer"].update(new), reason)
+        for new, reason in ATTACKS
+    ),
+    *(
+        (lambda m, act=act: act(m.content.array_records["episode.arrays"]), reason)
+        for act, reason in ARRAYS
+    ),
+    (lambda m: m.content.pop("episode.answer"), "about status None"),
+    (lambda m: m.content.pop("episode.arrays"), "with floats that its layout does not have"),
+]
+
+
+def is_introduction(reply: Message) -> bool:
+    return reply.metadata.message_type == "query.episode"
+
+
+def lying(node: int, act: Callable[[Message], Any]) -> Fault:
+    """Return a fault that spoils a node's introduction."""
+
+    def fault(client: int, reply: Message) -> Message:
+        if is_introduction(reply) and reply.metadata.src_node_id == node:
+            act(reply)
+        return reply
+
+    return fault
+
+
+def test_a_node_that_connects_in_mid_run_is_refused_in_words_and_the_run_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A node with another lie connects in each round; each claims a number that is not taken."""
+    network = grid(num_partitions=4)
+    joined: dict[int, int] = {}
+
+    def fault(client: int, reply: Message) -> Message:
+        node, (phase, number) = reply.metadata.src_node_id, label(reply)
+        if is_introduction(reply) and node >= 3000:
+            joined[node] = client
+            ALL[node - 3000][0](reply)
+        elif phase == "local" and client == 0 and number is not None and number < len(ALL):
+            network.connect(3000 + number, 3)
+        return reply
+
+    rounds = 1 + len(ALL)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        options = {"min_replies": 2, "start_seconds": 0.5, "rounds": rounds}
+        ended = on_flower("fedavg", fault, grid=network, **options)
+    assert len(joined) == len(ALL)
+    for k, (_, reason) in enumerate(ALL):
+        said = [m for m in caplog.messages if m.startswith(f"Node {3000 + k} is not admitted: it ")]
+        assert len(said) == 1
+        assert reason in said[0]
+        assert said[0].isprintable()
+        assert len(said[0]) < 500
+    assert [r["cohort"] for r in ended.history] == [[0, 1, 2]] * rounds
+    assert_same(ended.model, in_simulation("fedavg", rounds=rounds))
+
+
+@pytest.mark.parametrize(("act", "reason"), [ALL[0], ALL[3], ALL[8], ALL[15], ALL[-3]])
+def test_at_the_start_a_liar_is_left_out_if_enough_others_are_there(
+    act: Callable[[Message], Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Node 1000 is site 2."""
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        ended = on_flower("fedavg", lying(1000, act), min_replies=2, num_sites=3, start_seconds=0.6)
+    gone = Without(tuple((k, 2) for k in range(4)))
+    assert_same(ended.model, in_simulation("fedavg", gone))
+    assert ended.history[0]["missing"]["2"].startswith("is not connected")
+    start = [m for m in caplog.messages if m.startswith("At the start, before round 0: ")]
+    assert len(start) == 1
+    assert "(node 1000) is left out: it" in start[0] or "node 1000 is left out: it" in start[0]
+    assert reason in start[0]
+
+
+@pytest.mark.parametrize(("act", "reason"), [ALL[0], ALL[8], ALL[-3]])
+def test_at_the_start_a_liar_is_named_if_every_site_is_needed(
+    act: Callable[[Message], Any], reason: str
+) -> None:
+    with pytest.raises(EpisodeError, match=r"before round 0: .*node 1000.* cannot take part") as e:
+        on_flower("fedavg", lying(1000, act))
+    assert reason in str(e.value)
+
+
+def test_if_too_few_are_left_the_error_says_who_was_refused() -> None:
+    who = r"3 sites are needed, but 2 came .*; node 1000 introduced itself with examples 0"
+    with pytest.raises(ClusterError, match=who):
+        on_flower("fedavg", lying(1000, ALL[0][0]), min_replies=3, start_seconds=0.5)
+
+
+def relabelled(**values: Any) -> Callable[[Message], Any]:
+    return lambda m: m.content.config_records["episode.answer"].update(values)
+
+
+OTHER_ORDER = layout(trained=dict(reversed(LAYOUT["trained"].items())))
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (relabelled(partitions=2), "num-partitions=2, but others with 3"),
+        (relabelled(partitions=1), "num-partitions=1, but others with 3"),
+        (relabelled(partitions=99_999), "num-partitions=99999, but others with 3"),
+        (relabelled(layout=OTHER_ORDER), "in another order, than the other sites"),
+        (relabelled(client=7), "has partition-id 7, but there are 3 sites"),
+    ],
+)
+def test_the_majority_decides_what_sites_agree_on(
+    act: Callable[[Message], Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The liar answers first, and the number of sites is known by the sites' word alone."""
+    network = LocalGrid(app(), [2, 0, 1])
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        ended = on_flower(
+            "fedavg", lying(1000, act), grid=network, min_replies=2, start_seconds=0.6
+        )
+    assert [r["cohort"] for r in ended.history] == [[0, 1]] * 4
+    assert any("(node 1000) is left out" in m and reason in m for m in caplog.messages)
+    gone = Without(tuple((k, 2) for k in range(4)))
+    assert_same(ended.model, in_simulation("fedavg", gone))
+
+
+def test_disagreement_is_an_error_if_every_site_is_needed() -> None:
+    with pytest.raises(EpisodeError, match=r"num-partitions=.*: give all sites the same number"):
+        on_flower("fedavg", lying(1000, relabelled(partitions=4)))
+    with pytest.raises(EpisodeError, match="trains other parameters, or in another order"):
+        on_flower("fedavg", lying(1000, relabelled(layout=OTHER_ORDER)))
+
+
+def test_buffers_start_from_what_most_sites_have() -> None:
+    """The liar is site 0, and sends NaN for a buffer that the initial arrays do not have."""
+
+    def act(reply: Message) -> None:
+        record = reply.content.array_records["episode.arrays"]
+        record["floats"] = Array(record["floats"].numpy() * np.nan)
+
+    ended = on_flower("fedavg", lying(1002, act))
+    assert_same(ended.model, in_simulation("fedavg"))
+    two = LocalGrid(app(), [0, 1])
+    assert on_flower("fedavg", lying(1000, act), grid=two).strategy.run is not None
+
+
+def test_the_operator_says_how_many_examples_are_believed() -> None:
+    weighted = Algorithm.named("fedavg", weighting="examples")
+    lie = lying(1000, relabelled(examples=10**9))
+    with pytest.raises(EpisodeError, match=r"examples 1000000000: .* to 1000, which is max_ex"):
+        on_flower(weighted, lie, max_examples=1000)
+    assert on_flower(weighted, max_examples=30).strategy.run is not None
+    with pytest.raises(EpisodeError, match="max_examples is 0"):
+        on_flower(weighted, max_examples=0)
+
+
+def test_a_node_is_one_site_only() -> None:
+    """Site 2 comes back with a number that nobody has: it would count twice."""
+    network = grid(num_partitions=4)
+
+    def fault(client: int, reply: Message) -> Message:
+        if label(reply) == ("local", 0) and client == 2:
+            network.leave_and_return(1000, 3)
+        return reply
+
+    ended = on_flower("fedavg", fault, grid=network, min_replies=2, start_seconds=0.5)
+    asked = {m.metadata.dst_node_id for m in network.sent if label(m)[0] == "local"}
+    assert asked == {1000, 1001, 1002}
+    assert all(3 not in r["cohort"] for r in ended.history)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+config_values = (
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=20)
+    | st.lists(st.integers(-9, 9), max_size=3)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    changes=st.dictionaries(st.sampled_from(sorted(GOOD)), config_values, max_size=4),
+    missing=st.sets(st.sampled_from(sorted(GOOD)), max_size=2),
+    tables=st.dictionaries(st.sampled_from(sorted(LAYOUT)), json_values, max_size=2),
+)
+def test_any_label_is_an_introduction_or_rejected(
+    changes: dict[str, Any], missing: set[str], tables: dict[str, Any]
+) -> None:
+    values = {**GOOD, "layout": layout(**tables), **changes}
+    content = labelled({name: v for name, v in values.items() if name not in missing})
+    try:
+        found = Introduction.of(7, content, 1000)
+    except Rejected:
+        return
+    assert 1 <= found.examples <= 1000
+    assert found.client >= 0
