@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from episode.files import write_whole
+from episode.files import open_new, open_to_append, write_whole
 
 
 def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -38,3 +38,16 @@ def test_the_only_writer_replaces_what_a_killed_one_left(tmp_path: Path) -> None
     (tmp_path / "state.tmp").write_bytes(b"half")
     write_whole(tmp_path / "state", b"whole", only_writer=True)
     assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"whole"]
+
+
+def test_a_new_file_takes_nobodys_place(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "old")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("old", "link", "dangling"):
+        with pytest.raises(FileExistsError):
+            open_new(tmp_path / name)
+    with pytest.raises(OSError, match="symbolic link"):
+        open_to_append(tmp_path / "link")
+    assert (tmp_path / "old").read_text() == "old"
+    assert not (tmp_path / "nowhere").exists()

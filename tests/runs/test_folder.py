@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import stat
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from episode.errors import EpisodeError
+from episode.federation.state import ServerState
 from episode.files import lock
 from episode.results import store
+from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import read_experiment
 from episode.runs.records import Observe, Run
 from episode.runs.tensorboard import tensorboard_events
@@ -21,6 +24,7 @@ from episode.studies.grid import read_grid
 from episode.studies.sweep import SweepOptions, sweep
 
 SETTINGS = ["task=synthetic", "budget.rounds=4", "budget.local_steps=2"]
+EXPLODING = ["algorithm=fedavg", "schedule.eta=1000", "budget.rounds=50"]
 
 
 def play(folder: Path, observe: Observe | None = None, *settings: str) -> Run:
@@ -88,8 +92,14 @@ def test_folders_inside_that_are_links_are_refused(tmp_path: Path) -> None:
         link = tmp_path / name
         link.parent.mkdir()
         link.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="A symbolic link is not followed"):
-        play(tmp_path / "run")
+    for settings in ([], EXPLODING):
+        with pytest.raises(OSError, match="A symbolic link is not followed"):
+            play(tmp_path / "run", None, *settings)
+    job = job_of(read_experiment(None, SETTINGS))
+    with pytest.raises(OSError, match="A symbolic link is not followed"):  # also on other ranks
+        Checkpoints(tmp_path / "run" / store.CHECKPOINT, job).write(
+            ServerState(*job.task.initial()), {}
+        )
     with tensorboard_events(tmp_path / "tracked") as write:
         with pytest.raises(OSError, match="A symbolic link is not followed"):
             write({"round": 0, "loss": 1.0})
@@ -139,14 +149,13 @@ def test_a_diverged_run_writes_nothing_into_a_folder_that_is_not_its_own(tmp_pat
     folder, saved = tmp_path / "run", {}
 
     def replace_folder(record: dict[str, Any]) -> None:
-        if not saved and not abs(record["loss"]) < 1e30:
+        if not math.isfinite(record["loss"]):
             shutil.rmtree(folder)
             play(folder, None, "seed=7")
             saved.update(contents(folder))
 
-    exploding = ["algorithm=fedavg", "schedule.eta=1000", "budget.rounds=50"]
     with pytest.raises(EpisodeError, match="was removed or replaced"):
-        play(folder, replace_folder, *exploding)
+        play(folder, replace_folder, *EXPLODING)
     assert saved
     assert contents(folder) == saved
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -68,6 +69,35 @@ def test_spaces_are_lists_and_ranges() -> None:
         parse_space(["seed"], "x")
     with pytest.raises(EpisodeError, match="empty"):
         parse_space(["schedule.eta=1..0.1"], "x")
+
+
+def test_a_study_follows_no_links_and_has_the_mode_of_the_umask(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study", VALUES, {"schedule.eta": [0.1]})
+    (tmp_path / "diary").write_text("dear diary")
+    (tmp_path / "elsewhere").mkdir()
+    study.folder.mkdir()
+    targets = {"study.db": "diary", "locks": "elsewhere", "runs": "elsewhere"}
+    for name, target in targets.items():
+        (study.folder / name).symlink_to(tmp_path / target)
+        with pytest.raises(OSError, match="A symbolic link is not followed"):
+            StudyRunner(study).run()
+        (study.folder / name).unlink()
+    assert (tmp_path / "diary").read_text() == "dear diary"
+    assert not list((tmp_path / "elsewhere").iterdir())
+    before = os.umask(0o002)
+    try:
+        StudyRunner(study).run()
+    finally:
+        os.umask(before)
+    modes = {p.stat().st_mode & 0o777 for p in study.folder.rglob("*") if p.is_file()}
+    assert modes == {0o664}
+
+
+@pytest.mark.parametrize("text", ["[]", "no json"])
+def test_a_damaged_study_is_one_sentence(text: str, tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text(text)
+    with pytest.raises(EpisodeError, match=r"study\.json (is damaged|cannot be read)"):
+        StudyRunner(Study(tmp_path, VALUES, {"schedule.eta": [0.1]})).run()
 
 
 def test_validating_digits_never_sees_the_test_examples() -> None:
