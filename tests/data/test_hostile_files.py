@@ -49,12 +49,12 @@ def write_silo(folder: Path, name: str = "rows.jsonl", content: str = "") -> lis
 def test_any_row_of_a_silo_is_read_or_named(row: str, tmp_path: Path) -> None:
     found = write_silo(tmp_path, content='{"text": "NaN", "label": 1e999}\n' + row + "\n")
     with pytest.raises(EpisodeError, match=r"Row 2 of .*rows\.jsonl"):
-        list(silos.texts(found, "text", "label"))
+        list(silos.texts(dict(enumerate(found)), "text", "label"))
 
 
 def test_words_that_look_like_numbers_stay_words(tmp_path: Path) -> None:
     found = write_silo(tmp_path, content='{"text": "NaN", "label": "Infinity"}\n')
-    assert [(r.content, r.label) for r in silos.texts(found, "text", "label")] == [
+    assert [(r.content, r.label) for r in silos.texts(dict(enumerate(found)), "text", "label")] == [
         ("NaN", "Infinity")
     ]
 
