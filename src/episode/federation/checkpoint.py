@@ -225,6 +225,8 @@ def _files_of(
     """Open the file of client states that this header names, if any, and remove its table."""
     if (rows := header.get("rows")) is None:
         return []
+    if Path(rows["file"]).name != rows["file"]:
+        raise ValueError("a file of client states lies beside its checkpoint")
     layout = Layout(rows["keys"], rows["size"], rows["dtype"])
     table = {name: tensors.pop(f"rows.{name}") for name in ("keys", "slots", "checksums")}
     return [SlotFile(folder / rows["file"], layout, table)]
