@@ -75,6 +75,7 @@ def test_a_value_that_is_no_number_is_the_worst() -> None:
         '{"round": 0, "clients": [0], "metrics": {"a": [1, 2]}}',
         '{"round": 0, "clients": [0], "evaluated": [0, 1], "metrics": {"a": [1]}}',
         '{"round": 0, "clients": [0], "metrics": {"a": [[1]]}}', "[" * 100_000, "\\x00",
+        '{"round": 3, "clients": [0]}', f'{{"round": 4, "clients": [0], "loss": [1{"0" * 400}]}}',
     ],
 )  # fmt: skip
 def test_damaged_records_are_one_sentence(tmp_path: Path, line: str) -> None:

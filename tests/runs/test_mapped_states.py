@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import episode
 from episode import Algorithm, EpisodeError, Uniform
+from episode.federation import checkpoint
 from episode.federation.worker import Worker
 from episode.runs.records import Run
 
@@ -189,3 +193,30 @@ def test_resident_memory_does_not_grow_with_the_clients_that_have_a_state() -> N
         assert float(memory[-1]) == client
     assert resident() - before < 20e6
     states.close()
+
+
+def test_states_are_not_written_through_a_link_or_into_another_folder(tmp_path: Path) -> None:
+    folder, diary = tmp_path / "run", tmp_path / "diary"
+    diary.write_text("dear diary")
+    (folder / "checkpoint").mkdir(parents=True)
+    (folder / "checkpoint" / ROWS).symlink_to(diary)
+    with pytest.raises(EpisodeError, match=rf"{ROWS} cannot be opened"):
+        train(folder)
+    assert diary.read_text() == "dear diary"
+
+
+def test_a_checkpoint_names_no_states_outside_of_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(PowerCut):
+        train(tmp_path / "run", stop_after=2)
+    state = tmp_path / "run" / "checkpoint" / "state.safetensors"
+    with safe_open(state, framework="pt") as opened:
+        header = json.loads(opened.metadata()["episode"])
+    (state.parent / ROWS).rename(tmp_path / ROWS)
+    content = (tmp_path / ROWS).read_bytes()
+    header["rows"]["file"] = f"../../{ROWS}"
+    del header["checksum"]
+    header["checksum"] = checkpoint._checksum(header, load_file(state))
+    save_file(load_file(state), state, {"episode": json.dumps(header)})
+    with pytest.raises(EpisodeError, match="is damaged: remove"):
+        train(tmp_path / "run")
+    assert (tmp_path / ROWS).read_bytes() == content

@@ -192,9 +192,9 @@ def _opened(path: Path | None, empty: bool) -> int:
         return file
     try:
         if not empty:
-            return os.open(path, os.O_RDWR)
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
     except FileNotFoundError:
         raise EpisodeError(
             f"The checkpoint needs {path}, which is not there: resume where it was written, "

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from episode.errors import EpisodeError
-from episode.files import write_whole
+from episode.files import parse_json, read_regular, write_whole
 
 FILE = "sites.json"
 """In the run's folder: the identity of each site's node, by the site's number."""
@@ -39,11 +39,11 @@ class Owners:
         if path is None or not path.exists():
             return cls(allow_takeover, path)
         try:
-            found = json.loads(path.read_text())
+            found = parse_json(read_regular(path))
             known = {int(client): identity for client, identity in found.items()}
             if not all(isinstance(identity, str) for identity in known.values()):
                 raise TypeError
-        except (AttributeError, TypeError, ValueError, OSError, RecursionError):
+        except (AttributeError, TypeError, ValueError, OSError):
             raise EpisodeError(
                 f"{path} is damaged: put back a copy of it, or remove it to let the nodes that "
                 "are connected at the next start have the sites that they name."

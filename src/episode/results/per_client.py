@@ -17,6 +17,7 @@ from episode.errors import EpisodeError
 from episode.files import read_regular
 from episode.results import store
 from episode.results.groups import Spread
+from episode.results.schema import COUNT, COUNTS, METRICS, NUMBER
 
 CLIENTS = "clients.jsonl"
 CLIENT_NAMES = "client_names.json"
@@ -78,7 +79,8 @@ def read_lines(folder: Path) -> list[Line]:
     for number, text in enumerate(lines, 1):
         try:
             if text:
-                found.append(_checked(store.loads(text.decode())))
+                after = found[-1]["round"] if found else -1
+                found.append(_checked(store.loads(text.decode()), after))
         except ValueError:
             if number < len(lines):
                 raise EpisodeError(
@@ -201,12 +203,14 @@ def summary_of(run: store.StoredRun) -> dict[str, dict[str, Any]]:
 
 def _is_overview(value: Any) -> bool:
     each = value.get("each") if isinstance(value, Mapping) else None
-    return isinstance(each, Mapping) and len(each) > 0 and all(map(_is_number, each.values()))
+    return METRICS.accepts(each) and bool(each)
 
 
-def _checked(line: Any) -> Line:
-    """Return a line whose values have the right types and numbers; raise a ValueError if not."""
-    if not isinstance(line, dict) or not _is_count(line.get("round")):
+def _checked(line: Any, after: int) -> Line:
+    """Return a line with sound values, of a round after this one; raise a ValueError if not."""
+    if not isinstance(line, dict) or not COUNT.accepts(line.get("round")):
+        raise ValueError
+    if line["round"] <= after:
         raise ValueError
     metrics = line.get("metrics", {})
     if not isinstance(metrics, dict):
@@ -221,21 +225,13 @@ def _checked(line: Any) -> Line:
 
 
 def _clients(value: Any) -> list[int]:
-    if not isinstance(value, list) or not all(map(_is_count, value)):
+    if not COUNTS.accepts(value):
         raise ValueError
-    return value
+    return list(value)
 
 
 def _check_column(values: Any, length: int) -> None:
     if not isinstance(values, list) or len(values) != length:
         raise ValueError
-    if not all(value is None or _is_number(value) for value in values):
+    if not all(value is None or NUMBER.accepts(value) for value in values):
         raise ValueError
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
