@@ -287,7 +287,7 @@ def test_the_operator_says_how_many_examples_are_believed() -> None:
         on_flower(weighted, max_examples=0)
 
 
-def test_a_node_is_one_site_only() -> None:
+def test_a_node_is_one_site_only(caplog: pytest.LogCaptureFixture) -> None:
     """Site 2 comes back with a number that nobody has: it would count twice."""
     network = grid(num_partitions=4)
 
@@ -296,7 +296,10 @@ def test_a_node_is_one_site_only() -> None:
             network.leave_and_return(1000, 3)
         return reply
 
-    ended = on_flower("fedavg", fault, grid=network, min_replies=2, start_seconds=0.5)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        ended = on_flower("fedavg", fault, grid=network, min_replies=2, start_seconds=0.5)
+    said = "Node 1000 is not admitted: it is site 2 already, and cannot be site 3 as well"
+    assert said in caplog.messages
     asked = {m.metadata.dst_node_id for m in network.sent if label(m)[0] == "local"}
     assert asked == {1000, 1001, 1002}
     assert all(3 not in r["cohort"] for r in ended.history)

@@ -168,6 +168,7 @@ class Sites:
         A reconnected node replaces one that stopped answering, if it may.
         """
         self._nodes = nodes_of(self.grid)
+        self._greeted &= self._nodes.keys()
         for client, site in list(self._replacements.items()):
             if client in silent or self.known[client].node not in self._nodes:
                 del self._replacements[client]
