@@ -9,7 +9,7 @@ DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test test-quick test-all verify bench bench-cluster \
-  bench-wide-area bench-flower clean
+  bench-many bench-wide-area bench-flower clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -46,6 +46,10 @@ bench: .venv/.bench  ## Speed and memory, as ratios within one run (about ten mi
 
 bench-cluster: .venv/.all  ## Two processes against two threads (a few minutes)
 	$(BIN)/python benchmarks/cluster.py
+
+bench-many: .venv/.all  ## 100,000 clients against 1,000, and the data of each rank (about seven minutes)
+	$(BIN)/python benchmarks/many_clients.py
+	$(BIN)/python benchmarks/rank_memory.py
 
 bench-wide-area: .venv/.all  ## Time to a target over an emulated wide-area link (root, Linux)
 	$(BIN)/python benchmarks/wide_area.py

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from launch import ranks
+from safetensors.torch import load_file
 
 from episode import EpisodeError
 from episode.engines.distributed import _check_agreement
@@ -20,7 +22,9 @@ from episode.runs.trainer import job_of
 SILOS = Path(__file__).parents[2] / "examples" / "silos"
 TASKS = [
     {"name": "digits", "num_clients": 5},
+    {"name": "digits", "num_clients": 5, "holdout": 0.3},
     {"name": "silos", "data": str(SILOS), "hidden": 4},
+    {"name": "silos", "data": str(SILOS), "hidden": 4, "holdout": 0.3},
 ]
 
 
@@ -48,6 +52,15 @@ def test_a_rank_holds_the_data_of_its_own_clients(task: dict[str, Any]) -> None:
         assert job.task.num_clients == whole.num_clients
 
 
+def test_a_task_that_counts_other_clients_than_it_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experiment = Experiment.from_dict({"task": TASKS[0]})
+    monkeypatch.setattr(type(experiment.task), "sizes", lambda *_: [3, 4, 5])
+    with pytest.raises(EpisodeError, match="digits has sizes of 3 clients, but 5 clients"):
+        job_of(experiment, Rank(0, 2))
+
+
 def test_a_task_without_examples_is_dealt_out_in_turn() -> None:
     job = job_of(Experiment.from_dict({"task": {"name": "quadratics"}}), Rank(1, 3))
     assert job.owners is not None
@@ -73,3 +86,20 @@ def test_parts_of_other_ranks_are_read_only_if_clients_have_moved(tmp_path: Path
         assert list(states) == found
     _, states = checkpoint.load(path, "a", "cpu", place=(0, 1))
     assert list(states) == [0, 1]
+
+
+@pytest.mark.slow
+def test_ranks_that_hold_their_own_silos_weight_them_as_the_simulation_does(
+    tmp_path: Path,
+) -> None:
+    """A rank does not have the others' data, so it must know their numbers of examples."""
+    settings = ["task.hidden=4", "budget.rounds=3", "algorithm=scaffold_clipped"]
+    settings += ["algorithm.weighting=examples", "cohorts.kind=uniform", "cohorts.cohort_size=2"]
+    command = ["-m", "episode", "run", "--data", str(SILOS)]
+    command += [a for s in settings for a in ("--set", s)]
+    home = {"EPISODE_HOME": str(tmp_path / "home")}
+    for size, name in ((1, "alone"), (2, "shared")):
+        for ended in ranks(size, [*command, "--folder", str(tmp_path / name)], **home):
+            assert ended.code == 0, ended.output
+    a, b = (load_file(tmp_path / name / "model.safetensors") for name in ("alone", "shared"))
+    assert max(float((a[k] - b[k]).abs().max()) for k in a) < 1e-5

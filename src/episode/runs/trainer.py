@@ -69,6 +69,11 @@ def job_of(
     if owners is not None:
         share = Share(owners.clients(processes.rank))
     task = build_task(experiment, device, share)
+    if sizes is not None and len(sizes) != task.num_clients:
+        raise EpisodeError(
+            f"The task {experiment.task_name} has sizes of {len(sizes)} clients, but "
+            f"{task.num_clients} clients: let its sizes(seed) return one number for each."
+        )
     job = Job(
         plan=experiment.plan(),
         task=task,
