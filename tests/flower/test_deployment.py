@@ -220,7 +220,45 @@ def test_a_killed_serverapp_a_stopped_run_and_a_killed_superlink_change_nothing(
             deployment.start_site(number)
 
         order(deployment, 0, "local", -1)  # nowhere
-        last = deployment.run(app, [f'folder="{run}"'])
+        # Without node keys these are other nodes, and the checkpoint has the sites' memories.
+        refused = deployment.run(app, [f'folder="{run}"'])
+        assert deployment.wait(refused, SECONDS) != "finished:completed"
+        reason = read_json(run / "summary.json")["reason"]
+        assert "which belongs to another node: start that site with the node key" in reason
+        last = deployment.run(app, [f'folder="{run}"', "engine.allow_takeover=true"])
         assert deployment.wait(last, SECONDS) == "finished:completed", deployment.log()
         same(run, expected(*more))
         assert [r["round"] for r in read_rounds(run / "rounds.jsonl")] == [0, 1, 2, 3]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_with_keys_a_restarted_site_keeps_its_place_and_nobody_else_gets_it(tmp_path: Path) -> None:
+    more = ("algorithm=scaffold_clipped", "algorithm.momentum=0.5", "budget.rounds=3")
+    with Deployment(tmp_path / "d", secure=True) as deployment:
+        keys = {number: make_key(tmp_path, f"site{number}") for number in (0, 1, 2, 7)}
+        for key in keys.values():
+            deployment.flwr("supernode", "register", str(key.with_suffix(".pub")), NAME)
+        for number in range(3):
+            deployment.start_site(number, keys[number])
+        run = tmp_path / "run"
+        app = write(tmp_path / "app", *more, "engine.timeout_seconds=120", faulty=True)
+        mark = order(deployment, 1, "local", 1)
+        started = deployment.run(app, [f'folder="{run}"'])
+        until(mark.exists, SECONDS, deployment.log)
+        before = read_json(run / "sites.json")
+        deployment.kill_site(1)
+        order(deployment, 0, "local", -1)  # nowhere: go on
+
+        def online() -> int:
+            return json.dumps(deployment.flwr("supernode", "list", NAME)).count('"online"')
+
+        # The SuperLink accepts the key again once the dead node has missed its heartbeat.
+        until(lambda: online() == 2, SECONDS, deployment.log)
+        deployment.start_site(7, keys[7], partition=1)  # registered, but it is not site 1
+        until(lambda: online() == 3, SECONDS, deployment.log)
+        deployment.start_site(1, keys[1])
+        assert deployment.wait(started, SECONDS) == "finished:completed", deployment.log()
+        same(run, expected(*more))
+        assert read_json(run / "sites.json") == before
+        assert [r["cohort"] for r in read_rounds(run / "rounds.jsonl")] == [[0, 1, 2]] * 3
