@@ -129,6 +129,16 @@ def test_a_holdout_that_leaves_a_site_nothing_is_named_before_round_0(
         play(chosen, grid_of(chosen, folders(root)), tmp_path / "run")
 
 
+def test_a_server_without_data_weights_sites_by_the_examples_that_they_told(
+    root: Path, tmp_path: Path
+) -> None:
+    weighted = ("algorithm.weighting=examples", "budget.rounds=1")
+    whole = train(job_of(experiment(*weighted, f"task.data={root}")))
+    chosen = experiment(*weighted)
+    play(chosen, grid_of(chosen, folders(root)), tmp_path / "run")
+    assert torch.equal(model_in(tmp_path / "run"), whole.x)
+
+
 def test_what_sites_send_before_the_first_round_is_what_the_docs_list(
     root: Path, tmp_path: Path
 ) -> None:

@@ -107,6 +107,9 @@ class ClientBatches(Mapping[int, Batches]):
                 self._open.popitem(last=False)
         return opened
 
+    def __contains__(self, client: object) -> bool:
+        return client in self._here
+
     def __iter__(self) -> Iterator[int]:
         return iter(self._clients)
 

@@ -164,8 +164,11 @@ class NeuralTask(Task):
         return self._client_evaluation is not None
 
     def examples(self, client: int) -> int:
-        known = self._clients.examples if isinstance(self._clients, LazyClients) else None
-        return self.batches[client].examples if known is None else int(known[client])
+        if isinstance(self._clients, LazyClients) and self._clients.examples is not None:
+            return int(self._clients.examples[client])
+        if client not in self.batches and self.label_counts is not None:  # its data are elsewhere
+            return sum(self.label_counts.counts[client])
+        return self.batches[client].examples
 
     def initial(self) -> tuple[Tensor, Buffers]:
         return self._start[0].clone(), self._start[1]
