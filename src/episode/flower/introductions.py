@@ -39,7 +39,7 @@ class Introduction:
     evaluates: bool
     buffers: Buffers
     form: str
-    """Size, type and layout of its model as one text, with parameters in their order."""
+    """Size, types and layout of its model as one text, with parameters in their order."""
 
     @classmethod
     def of(cls, node: int, content: RecordDict, max_examples: int) -> Introduction:
@@ -73,7 +73,8 @@ class Introduction:
             raise Rejected(f"introduced itself with the array {extra[0]!r}")
         buffers = buffers_of(unpack(record, _DTYPES[dtype]))
         _check_sizes(layout, buffers)
-        model = [numbers["size"], dtype, None if layout is None else vars(layout)]
+        floats = str(buffers.floats.dtype) if buffers.floats.numel() else None
+        model = [numbers["size"], dtype, floats, None if layout is None else vars(layout)]
         return cls(
             node,
             **numbers,
