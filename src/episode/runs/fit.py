@@ -24,6 +24,7 @@ from episode.arguments import (
 )
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
+from episode.core.vectors import bytes_of
 from episode.data.holdout import hold_out_data
 from episode.engines import registry
 from episode.errors import EpisodeError
@@ -244,6 +245,6 @@ def _checksum(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        content = tensor.detach().cpu().contiguous().flatten()
-        digest.update(content.view(torch.uint8).numpy().data)
+        values = tensor.detach().cpu()
+        digest.update(bytes_of(values if values.layout == torch.strided else values.to_dense()))
     return digest.hexdigest()[:16]
