@@ -29,13 +29,13 @@ format: .venv/.all  ## Format and fix what can be fixed
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-test: .venv/.all  ## All tests but the longest (about seven minutes)
+test: .venv/.all  ## All tests but the longest (ten to fifteen minutes)
 	$(BIN)/pytest -n 2 -m "not long"
 
 test-quick: .venv/.all  ## Tests of about a minute
 	$(BIN)/pytest -n 2 -m "not slow and not long"
 
-test-all: test  ## All tests, with faults and deployments (about half an hour)
+test-all: test  ## All tests, with faults and deployments (about forty minutes)
 	$(BIN)/pytest -n 2 -m long
 
 verify: .venv/.all  ## Prove the maths: every check, its figure, its bound
