@@ -274,6 +274,27 @@ def test_a_site_that_does_not_come_is_missed_by_its_number(root: Path, tmp_path:
         play(chosen, grid, tmp_path / "run")
 
 
+@pytest.mark.parametrize("number", [3, 1])
+def test_a_silo_that_appears_after_the_first_round_is_refused_and_the_run_goes_on(
+    number: int, root: Path, whole: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = experiment()
+
+    def late(client: int, reply: Message) -> Message:
+        label = reply.content.config_records[ANSWER]
+        if label.get("round") == 1 and 2000 not in grid.contexts:
+            grid.connect(2000, number)
+            grid.contexts[2000].run_config = run_config(chosen)
+            grid.contexts[2000].node_config["data"] = str(root / "north")
+        return reply
+
+    grid = grid_of(chosen, folders(root), fault=late)
+    with caplog.at_level("WARNING", "flwr"):
+        play(chosen, grid, tmp_path / "run")
+    assert torch.equal(model_in(tmp_path / "run"), whole.x)
+    assert "Node 2000 is not admitted" in caplog.text
+
+
 def test_a_server_needs_no_data_and_is_not_given_any(root: Path, tmp_path: Path) -> None:
     with pytest.raises(EpisodeError, match=r"the server needs no data: leave it out"):
         write_app(tmp_path / "app", experiment(f"task.data={root}"))
