@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,9 @@ class First:
     def get_node_ids(self) -> Iterable[int]:
         return self._nodes
 
+    def get_nodes(self) -> Iterable[Any]:
+        return [node for node in self._grid.get_nodes() if node.node_id in self._nodes]
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
@@ -50,7 +53,7 @@ def task_file(number: int) -> Path:
     return Path(os.environ[FOLDER]) / f"{number}.task"
 
 
-def site(context: Context, client: int, number: int) -> Site:
+def site(context: Context, client: int, number: int, told: Mapping[str, Any]) -> Site:
     return Site(pickle.loads(task_file(number).read_bytes()), client)  # a file that we wrote
 
 
