@@ -81,7 +81,7 @@ def told(agreed: Mapping[str, Any], client: int) -> dict[str, Any]:
     }
 
 
-def data_of_nobody(
+def server_data(
     agreed: Mapping[str, Any], summary: str, seed: int, evaluates_own: bool
 ) -> ClassificationData:
     """Return the data of a server that has none; it knows who has which labels.

@@ -23,8 +23,8 @@ from episode.tasks.agreement import (
     agreement,
     checksum,
     count_by_label,
-    data_of_nobody,
     require_equal,
+    server_data,
     told,
 )
 from episode.tasks.classification import (
@@ -187,7 +187,7 @@ class PartitionedSettings(ClassificationSettings):
         return classifier(
             self,
             lambda: self.make_model(vectors, len(agreed["labels"])),
-            data_of_nobody(agreed, self.partition_summary(), seed, bool(self.holdout)),
+            server_data(agreed, self.partition_summary(), seed, bool(self.holdout)),
             seed,
             device,
         )

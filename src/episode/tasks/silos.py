@@ -27,8 +27,8 @@ from episode.models.text import Pooling, frozen_words
 from episode.tasks.agreement import (
     absent_vectors,
     agreement,
-    data_of_nobody,
     require_equal,
+    server_data,
     told,
 )
 from episode.tasks.classification import ClassificationData, check_trained, classifier
@@ -187,7 +187,7 @@ class Silos(WordSettings):
         words, classes = agreed["words"], len(agreed["labels"])
         vectors = absent_vectors(words) if self.vectors else None
         rows = words["size"] if words else MARKS + (self.word_buckets or 0)
-        data = data_of_nobody(agreed, self.partition_summary(), seed, evaluates_own=True)
+        data = server_data(agreed, self.partition_summary(), seed, evaluates_own=True)
         return classifier(
             self, lambda: self._make_model(vectors, rows, classes), data, seed, device
         )
