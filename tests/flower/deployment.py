@@ -146,8 +146,8 @@ class Deployment:
     def flwr(self, *arguments: str, timeout: float = 120) -> dict[str, Any]:
         command = [str(BIN / "flwr"), *arguments, "--format", "json"]
         done = subprocess.run(
-            command,
-            env=self.environment,
+            self.by_operator(command),
+            env=self.operator_environment(),
             cwd=self.folder,
             capture_output=True,
             text=True,
@@ -158,6 +158,13 @@ class Deployment:
         assert start >= 0, done.stdout + done.stderr
         found: dict[str, Any] = json.loads(done.stdout[start:])
         return found
+
+    def by_operator(self, command: list[str]) -> list[str]:
+        """Return a command that runs this one as the server's operator."""
+        return command
+
+    def operator_environment(self) -> dict[str, str]:
+        return self.environment
 
     def run(self, app: Path, changes: Sequence[str] = ()) -> str:
         """Start a run and return its number."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -62,23 +61,11 @@ class ApartDeployment(Deployment):
         command += ["--root-certificates", str(self.authority)]
         self.nodes[number] = self._start(command, f"site-{number}.log", self._mark_of(number))
 
-    def flwr(self, *arguments: str, timeout: float = 120) -> dict[str, object]:
-        return self._as_server([str(BIN / "flwr"), *arguments], timeout)
+    def by_operator(self, command: list[str]) -> list[str]:
+        return as_user(SERVER, command)
 
-    def _as_server(self, command: Sequence[str], timeout: float) -> dict[str, object]:
-        done = subprocess.run(
-            as_user(SERVER, [*command, "--format", "json"]),
-            env=self._environment_of(SERVER),
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        start = done.stdout.find("{")
-        assert start >= 0, done.stdout + done.stderr
-        found: dict[str, object] = json.loads(done.stdout[start:])
-        return found
+    def operator_environment(self) -> dict[str, str]:
+        return self._environment_of(SERVER)
 
     def _environment_of(self, user: int) -> dict[str, str]:
         home = self.homes / str(user)
