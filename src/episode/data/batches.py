@@ -135,13 +135,14 @@ class Batches:
 
     def draw(self, stream: str, index: int) -> Any:
         """Return the `index`-th batch of a stream, counted from 0."""
+        if self._tensors:
+            chosen, _ = self._request(stream, index)
+            return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
         if isinstance(self._dataset, PrefetchingDataset):
             return self._draw_prefetched(self._dataset, stream, index)
         if isinstance(self._dataset, BatchDataset):
             return self._draw_made(self._dataset, stream, index)
         chosen, _ = self._request(stream, index)
-        if self._tensors:
-            return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
         return self._collate([self._dataset[i] for i in chosen.tolist()])
 
     def fingerprint(self) -> int | None:

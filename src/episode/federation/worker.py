@@ -117,6 +117,7 @@ class Worker:
         velocity = self._velocity(state)
         remembers = self.algorithm.correction.remembers
         gradients = torch.zeros_like(self.objective.x) if remembers else None
+        gradient_sum = None if gradients is None else self._cut(gradients)
         seen = _Measured()
         measures = measure_every > 0 and (round + client) % measure_every == 0
         for step in range(local_steps):
@@ -127,8 +128,8 @@ class Worker:
                 loss, gradient = self.objective.gradient(draw)
                 self.algorithm.descent.decay_(gradient, self.objective.blocks)
                 seen.losses.append(loss)
-            if gradients is not None:
-                add_(self._cut(gradients), gradient)
+            if gradient_sum is not None:
+                add_(gradient_sum, gradient)
             if measures and step == 0 and shift is not None:
                 seen.correction_norm, seen.gradient_norm = norm(shift), norm(gradient)
             size, g_norm = self.algorithm.step(
