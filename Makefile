@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
+# Dependency groups need pip 25.1 or later, which Python 3.11 does not bring.
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
 SOURCES := src tests benchmarks examples
 # With everything installed, the demo needs nothing more.
@@ -9,7 +10,7 @@ DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test test-quick test-all verify bench bench-cluster \
-  bench-many bench-wide-area bench-flower clean
+  bench-many bench-wide-area bench-flower wheel clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -57,6 +58,11 @@ bench-wide-area: .venv/.all  ## Time to a target over an emulated wide-area link
 bench-flower: .venv/.all  ## Time per exchange against Flower's FedAvg (a few minutes)
 	$(BIN)/python benchmarks/flower.py
 
+wheel: .venv/.all  ## Build wheel and sdist into dist/, and check them
+	rm -rf build dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
 clean:  ## Remove the environment and everything that was made
 	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 
@@ -67,12 +73,13 @@ clean:  ## Remove the environment and everything that was made
 
 .venv/.demo: pyproject.toml constraints.txt | .venv/bin/pip
 	@echo "Installing what the demo needs ..."
-	$(PIP) -e '.[plot]'
+	$(PIP) -e .
 	@touch $@
 
 .venv/.all: pyproject.toml constraints.txt | .venv/bin/pip
 	@echo "Installing everything ..."
-	$(PIP) -e '.[dev]'
+	$(PIP) --upgrade pip
+	$(PIP) -e '.[all]' --group dev
 	@touch $@
 
 .venv/.bench: pyproject.toml constraints.txt .venv/.all

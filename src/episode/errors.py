@@ -49,7 +49,7 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> EpisodeError:
 
 def needs_data_extra(what: str) -> EpisodeError:
     """Return the error for a missing optional package."""
-    return EpisodeError(f"{what}: pip install 'episode-fl[data]' -c constraints.txt.")
+    return EpisodeError(f"{what}: pip install 'episode-fl[data]'.")
 
 
 def differences(

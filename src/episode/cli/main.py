@@ -19,7 +19,6 @@ from episode.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federated training that does not blow up: EPISODE and its family of algorithms.",
     pretty_exceptions_enable=False,

@@ -83,9 +83,7 @@ def _imagenet(folder: Path) -> None:
     try:
         from PIL import Image
     except ImportError:
-        raise EpisodeError(
-            "Images need pillow: pip install 'episode-fl[data]' -c constraints.txt."
-        ) from None
+        raise EpisodeError("Images need pillow: pip install 'episode-fl[data]'.") from None
     rng = np.random.default_rng(4)
     for split, count in (("train", 24), ("val", 4)):
         for k in range(4):

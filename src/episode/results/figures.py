@@ -42,9 +42,7 @@ def new_figure(**options: Any) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise EpisodeError(
-            "Figures need matplotlib: pip install 'episode-fl[plot]' -c constraints.txt."
-        ) from None
+        raise EpisodeError("Figures need matplotlib: pip install matplotlib.") from None
     return Figure(**options)
 
 

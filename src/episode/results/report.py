@@ -248,7 +248,5 @@ def _plotly_script() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
-        raise EpisodeError(
-            "A report needs plotly: pip install 'episode-fl[plot]' -c constraints.txt."
-        ) from None
+        raise EpisodeError("A report needs plotly: pip install 'episode-fl[plot]'.") from None
     return str(get_plotlyjs())

@@ -146,7 +146,5 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise EpisodeError(
-            "Tuning needs optuna: pip install 'episode-fl[tune]' -c constraints.txt."
-        ) from None
+        raise EpisodeError("Tuning needs optuna: pip install 'episode-fl[tune]'.") from None
     return optuna
