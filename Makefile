@@ -4,12 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Dependency groups need pip 25.1 or later, which Python 3.11 does not bring.
 PIP := PIP_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install --quiet
-SOURCES := src tests benchmarks examples
+SOURCES := src tests benchmarks examples docs/conf.py docs/_ext
 # With everything installed, the demo needs nothing more.
 DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-quick test-all verify bench bench-cluster \
+.PHONY: help setup demo check format test test-quick test-all verify docs bench bench-cluster \
   bench-many bench-wide-area bench-flower wheel clean
 
 help:  ## This list
@@ -38,6 +38,10 @@ test-quick: .venv/.all  ## Tests of about a minute
 
 test-all: test  ## All tests, with faults and deployments (about forty minutes)
 	$(BIN)/pytest -n 2 -m long
+
+docs: .venv/.all  ## Build the site into build/site, without warnings, and check its links
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	$(BIN)/python docs/_ext/check_links.py build/site
 
 verify: .venv/.all  ## Prove the maths: every check, its figure, its bound
 	$(BIN)/episode verify

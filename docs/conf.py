@@ -1,0 +1,46 @@
+"""Settings of the site: `make docs` builds it into build/site."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+from episode.version import __version__  # noqa: E402
+
+project = "episode"
+author = "the episode developers"
+copyright = "the episode developers, Apache-2.0"  # noqa: A001
+version = release = __version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "reference",
+]
+exclude_patterns = ["_ext", "_static"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+suppress_warnings = ["toc.not_included"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+add_module_names = False
+python_use_unqualified_type_names = True
+napoleon_numpy_docstring = False
+# Docstrings put code between single backticks, as Markdown does.
+default_role = "code"
+
+html_theme = "furo"
+html_title = "episode"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+copybutton_prompt_text = "$ "
+pygments_style = "friendly"
+pygments_dark_style = "github-dark"
