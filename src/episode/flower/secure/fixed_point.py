@@ -1,0 +1,100 @@
+"""Real numbers as integers modulo 2^64, in which masks cancel exactly and sums have no order.
+
+A number v becomes round(v · 2^bits). A site refuses to send one that is beyond its share of the
+range, so a sum over the cohort is at most 2^61 and never wraps around. A sum beyond 2^62 was not
+made of such numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Words = npt.NDArray[np.uint64]
+SUM_BITS = 61
+"""The sum of a cohort is at most 2^61, so that most words are no honest sum."""
+HEADROOM = 24
+"""Values may grow to 2^24 times the size that sites agreed on before the range is widened."""
+
+
+class OutOfRangeError(Exception):
+    """A value cannot be sent: it is beyond the range of its fixed-point numbers."""
+
+
+def bits_for(exponent: int, sites: int) -> int:
+    """Return how many binary places fit for values up to 2^(exponent + HEADROOM).
+
+    Args:
+        exponent: The values that sites have agreed on are less than 2^exponent.
+        sites: Number of sites that may be in a sum.
+
+    Example:
+        >>> bits_for(0, 8)
+        34
+    """
+    return SUM_BITS - HEADROOM - exponent - (sites - 1).bit_length()
+
+
+def exponent_of(values: Tensor) -> int:
+    """Return the least e with |v| < 2^e for all finite values; -1074 if they are all zero.
+
+    Example:
+        >>> exponent_of(torch.tensor([0.5, -3.0]))
+        2
+    """
+    finite = values[torch.isfinite(values)]
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    return math.frexp(largest)[1] if largest else -1074
+
+
+def encode(values: Tensor, bits: int, sites: int) -> Words:
+    """Return values as words; whole numbers are exact with 0 bits.
+
+    Args:
+        values: Finite numbers.
+        bits: Binary places.
+        sites: Number of sites in the sum.
+
+    Raises:
+        OutOfRangeError: A value is not finite, or beyond a site's share of the range.
+
+    Example:
+        >>> encode(torch.tensor([1.5, -0.25]), bits=2, sites=3).astype(np.int64).tolist()
+        [6, -1]
+    """
+    limit = 2**SUM_BITS // sites
+    if values.is_floating_point():
+        wide = values.detach().cpu().to(torch.float64).numpy()
+        scaled = np.rint(wide * 2.0**bits)
+        largest = max(float(scaled.max(initial=0.0)), -float(scaled.min(initial=0.0)))
+        if not largest <= limit:  # or NaN
+            sizes = math.ldexp(largest, -bits), math.ldexp(limit, -bits)
+            raise OutOfRangeError(f"{sizes[0]:.3g}, where ±{sizes[1]:.3g} can be sent")
+        return scaled.astype(np.int64).view(np.uint64)
+    whole = values.detach().cpu().to(torch.int64).numpy()
+    most = max(int(whole.max(initial=0)), -int(whole.min(initial=0)))
+    if most > limit:
+        raise OutOfRangeError(f"{most}, where ±{limit} can be sent")
+    return whole.view(np.uint64)
+
+
+def decode(words: Words, bits: int) -> Tensor:
+    """Return the numbers that words stand for, in float64.
+
+    Raises:
+        OutOfRangeError: A word is no sum of values that were in range.
+
+    Example:
+        >>> words = encode(torch.tensor([1.5]), 8, 3) + encode(torch.tensor([-4.0]), 8, 3)
+        >>> decode(words, 8)
+        tensor([-2.5000], dtype=torch.float64)
+    """
+    signed = words.view(np.int64)
+    largest = max(int(signed.max(initial=0)), -int(signed.min(initial=0)))
+    if largest > 2 ** (SUM_BITS + 1):
+        raise OutOfRangeError("it is no sum of values that were in range")
+    return torch.from_numpy(signed.astype(np.float64) * 2.0**-bits)
