@@ -38,16 +38,16 @@ def add_masks(
         ValueError: A public key is not one, or would give a secret that everybody knows.
     """
     key = X25519PrivateKey.from_private_bytes(private)
-    zeros = bytes(8 * min(_CHUNK, len(words)))
-    stream = np.empty(len(zeros) // 8, np.uint64)
+    size = 8 * min(_CHUNK, len(words))
+    zeros, stream = memoryview(bytes(size)), memoryview(bytearray(size))
     for peer, public in sorted(peers.items()):
         secret = key.exchange(X25519PublicKey.from_public_bytes(public))
         cipher = Cipher(algorithms.AES(_derived(secret, context)), modes.CTR(bytes(16)))
         encryptor = cipher.encryptor()
         for start in range(0, len(words), _CHUNK):
             part = words[start : start + _CHUNK]
-            mask = stream[: len(part)]
-            encryptor.update_into(memoryview(zeros)[: part.nbytes], memoryview(mask).cast("B"))
+            encryptor.update_into(zeros[: part.nbytes], stream[: part.nbytes])
+            mask = np.frombuffer(stream[: part.nbytes], np.uint64)
             if own < peer:
                 part += mask
             else:
