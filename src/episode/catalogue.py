@@ -63,6 +63,27 @@ ALGORITHM_SUMMARIES = {
     "parallel_sgd": "one plain step per exchange",
 }
 
+CELLS = {
+    ("uncorrected", "unclipped"): "fedavg",
+    ("uncorrected", "per_step"): "celgc",
+    ("remembered", "unclipped"): "scaffold",
+    ("remembered", "per_step"): "scaffold_clipped",
+    ("synchronous", "per_step"): "naive_parallel_clip",
+    ("resampled", "episodic"): "episode",
+    ("resampled", "unclipped"): "episode_unclipped",
+    ("resampled", "guarded"): "episode_guarded",
+    ("remembered", "episodic"): "episode_plus_plus",
+    ("synchronous", "unclipped"): "parallel_sgd",
+}
+"""Names of algorithms by their correction and clipping, for readers of folders."""
+
+
+def cell_name(correction: str, clipping: str) -> str:
+    """Return the name of a cell of the grid, or those of its pieces, without their files."""
+    if name := CELLS.get((correction, clipping)):
+        return name
+    return "-".join(piece.rpartition(":")[2] for piece in (correction, clipping))
+
 
 def catalogue() -> dict[str, dict[str, str]]:
     """Return names and summaries of algorithms, tasks and engines, also of installed ones."""

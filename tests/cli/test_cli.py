@@ -85,7 +85,7 @@ def test_list_names_everything(tmp_path: Path) -> None:
         (["run", "--folder", "/proc/nothing"], "cannot be written"),
         (["list", "algorithm"], "did you mean 'algorithms'"),
         (["run", "--set", "eta=0.1"], "did you mean 'schedule.eta'?"),
-        (["frobnicate"], "No such command"),
+        (["frobnicate"], "There is no command 'frobnicate'"),
         (["demo", "--rounds", "0"], "not in the range"),
     ],
 )
@@ -161,3 +161,19 @@ def test_verify_prints_figures_and_bounds(tmp_path: Path) -> None:
 
 def test_version(tmp_path: Path) -> None:
     assert episode("--version", cwd=tmp_path).stdout.strip().count(".") == 2
+
+
+@pytest.mark.parametrize("group", [[], ["data"], ["flower"]])
+def test_a_mistyped_command_gets_one_suggestion(group: list[str], tmp_path: Path) -> None:
+    typed, meant = ("fech", "fetch") if group == ["data"] else ("rn", "run")
+    told = episode(*group, typed, cwd=tmp_path, code=2).stderr
+    assert told.count("did you mean") == 1
+    assert f"There is no command '{typed}': did you mean '{meant}'?" in told
+
+
+def test_a_picture_of_an_unknown_kind_is_refused_before_any_work(tmp_path: Path) -> None:
+    told = episode("partition", "digits", "--picture", "a.gif", cwd=tmp_path, code=2)
+    assert "a.gif does not name a picture: use a name that ends in .png or .svg" in told.stderr
+    assert told.stdout == ""
+    episode("partition", "digits", "--picture", "a.svg", cwd=tmp_path)
+    assert "<svg" in (tmp_path / "a.svg").read_text()

@@ -408,7 +408,7 @@ def test_rows_of_the_hub_become_official_files(tmp_path: Path) -> None:
     assert SNLI.check(folder)["train"] == {
         "entailment": 1, "neutral": 0, "contradiction": 0,
     }  # fmt: skip
-    with pytest.raises(EpisodeError, match="could not be fetched from"):
+    with pytest.raises(EpisodeError, match=r"There is no folder or archive .*none: give one"):
         fetch("cifar10", str(tmp_path / "none"))
     assert not (data_folder() / "downloads" / "snli").exists()  # kept once, in the official layout
 
@@ -478,3 +478,13 @@ def test_decoded_crops_repeat_and_prefetching_changes_nothing(tmp_path: Path) ->
     assert ahead[0][0].shape == (4, 3, 16, 16)
     central = decode(files[0], 16, None)
     assert central[..., 0].mean() > 150 > 100 > central[..., 1].mean()
+
+
+def test_a_folder_without_the_official_files_is_named_and_not_the_hub(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    (tmp_path / "notes.docx").write_bytes(b"x")
+    with pytest.raises(
+        EpisodeError, match=r"has no snli_1\.0_train\.jsonl, and nothing else"
+    ) as told:
+        fetch("snli", str(tmp_path))
+    assert "connection" not in str(told.value)

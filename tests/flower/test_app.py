@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,28 @@ def test_a_folder_that_is_no_app_is_a_sentence_and_exit_code_2(tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "none is not a Flower app: write one with episode flower app" in done.stderr
+
+
+def test_rounds_and_warnings_of_a_run_are_shown_as_they_come() -> None:
+    from episode.cli.flower_log import followed
+
+    lines = (
+        "\x1b[92mINFO \x1b[0m:     [ROUND 1/9] loss 2.3  test_accuracy 0.4",
+        "INFO :      Start `flwr-serverapp` process",
+        "WARNING :   Round 2: site 1 did not answer",
+    )
+    program = f"import time; print({chr(10).join(lines)!r}, flush=True); time.sleep(600)"
+    said: list[str] = []
+    enough = threading.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 2:
+            enough.set()
+
+    with followed([sys.executable, "-c", program], say):
+        assert enough.wait(60)
+    assert said == [
+        "[ROUND 1/9] loss 2.3  test_accuracy 0.4",
+        "Round 2: site 1 did not answer",
+    ]

@@ -202,3 +202,21 @@ def test_parameters_that_it_cannot_train_are_refused_by_name() -> None:
         optimizer.step()
     with pytest.raises(EpisodeError, match="gamma and momentum are for all"):
         FederatedSGD([{"params": [fine], "gamma": 3}], 0.1, 0.1, 1)
+
+
+def test_training_alone_is_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = nn.Parameter(torch.ones(2))
+    FederatedSGD([x], lr=0.1, gamma=0.2, local_steps=3)
+    assert "trains alone and averages with nobody: there is no process group" in caplog.text
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    FederatedSGD([x], lr=0.1, gamma=0.2, local_steps=3)
+    assert "4 processes were started, but there is no process group" in caplog.text
+
+
+def test_gamma_is_asked_for_where_it_is_used() -> None:
+    x = nn.Parameter(torch.ones(2))
+    FederatedSGD([x], lr=0.1, local_steps=3, algorithm="fedavg")
+    with pytest.raises(EpisodeError, match="gamma is None: it must be a number"):
+        FederatedSGD([x], lr=0.1, local_steps=3)

@@ -85,6 +85,7 @@ def test_in_a_browser_every_control_changes_what_it_should(tmp_path: Path) -> No
             "scaffold", "target-metric", "target", "clipping-run", "partition-choice", "",
             "silo-metric", "silo-shown", "silo-baseline", "silo",
         }, "a control is new: drive it here"  # fmt: skip
+        check_what_is_shown_first(browser)
         check_curves(browser, by_name)
         check_scales_and_theme(browser)
         check_algorithms_and_filters(browser, by_name)
@@ -97,6 +98,19 @@ def test_in_a_browser_every_control_changes_what_it_should(tmp_path: Path) -> No
         check_keyboard(browser)
         check_phone_and_print(browser)
         assert browser.get_log("browser") == []
+
+
+def check_what_is_shown_first(browser: Any) -> None:
+    """Runs of about equal length against rounds; each line of the drift has a name; whole ticks."""
+    assert browser.execute_script("return byId('axis').value") == "round"
+    script = "return [...document.querySelectorAll('#drift-lines span')].map(s => s.textContent)"
+    assert len(browser.execute_script(script)) == browser.execute_script(
+        "return shownGroups().length"
+    )
+    assert browser.execute_script("return byId('drift').layout.yaxis.tickformat") == "~g"
+    script = "report.runs[0].rounds *= 8; suggestAxis(); return byId('axis').value"
+    assert browser.execute_script(script) == "gradients"
+    browser.execute_script("report.runs[0].rounds /= 8; suggestAxis()")
 
 
 def check_curves(browser: Any, by_name: dict[str, StoredRun]) -> None:

@@ -11,6 +11,9 @@ from pathlib import Path
 from made_runs import make_run
 from rich.console import Console
 
+from episode.catalogue import CELLS, cell_name
+from episode.core import ALGORITHMS
+from episode.results.figures import STYLES
 from episode.results.groups import group_runs, without_copies
 from episode.results.run_tables import full_table, short_table
 from episode.results.store import find_runs
@@ -50,13 +53,53 @@ def test_of_several_copies_the_finished_one_counts(tmp_path: Path) -> None:
     assert [r.folder.name for r in without_copies(find_runs([tmp_path]))] == ["b"]
 
 
-def test_runs_made_in_python_all_count_as_configs_do_not_describe_their_models(
-    tmp_path: Path,
-) -> None:
-    for name in ("a", "b"):
-        path = make_run(tmp_path / name) / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"made_by": "fit"}))
-    assert len(without_copies(find_runs([tmp_path]))) == 2
+def made_in_python(folder: Path) -> Path:
+    config = make_run(folder) / "config.json"
+    pieces = {"algorithm": {"correction": "resampled", "clipping": "episodic"}, "made_by": "fit"}
+    config.write_text(json.dumps(json.loads(config.read_text()) | pieces))
+    return folder / "rounds.jsonl"
+
+
+def test_runs_made_in_python_are_copies_if_their_first_rounds_agree_too(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        rounds = made_in_python(tmp_path / name)
+    first, *others = rounds.read_text().splitlines()
+    changed = json.dumps(json.loads(first) | {"loss": 3.0})  # as another loss function has it
+    rounds.write_text("\n".join([changed, *others]) + "\n")
+    assert [r.folder.name for r in without_copies(find_runs([tmp_path]))] == ["a", "c"]
+    groups = group_runs(find_runs([tmp_path]))
+    assert [[r.folder.name for r in g.runs] for g in groups] == [["a"], ["c"]]  # one seed each
+
+
+def test_a_run_made_in_python_has_the_name_and_the_colour_of_its_algorithm(tmp_path: Path) -> None:
+    made_in_python(tmp_path / "a")
+    (run,) = find_runs([tmp_path])
+    assert run.label == "episode"
+    assert run.label in STYLES
+
+
+def test_the_names_of_cells_are_those_of_the_algorithms() -> None:
+    cells = {(a.correction.name, a.clipping.name): n for n, a in ALGORITHMS.items()}
+    assert cells == CELLS
+    assert cell_name("resampled", "my_clipping.py:Soft") == "resampled-Soft"
+
+
+def test_the_best_comes_first_among_runs_of_one_task_and_budget(tmp_path: Path) -> None:
+    for name, steps, value in (
+        ("celgc", 8, 0.5), ("episode", 8, 0.9), ("fedavg", 8, None), ("celgc", 4, 0.7),
+        ("scaffold", 8, 0.6), ("episode", 4, 0.95),
+    ):  # fmt: skip
+        status = "finished" if value else "diverged"
+        folder = make_run(tmp_path / f"{steps}-{name}", name, local_steps=steps, status=status)
+        if value:
+            summary = json.loads((folder / "summary.json").read_text())
+            summary["metrics"]["test_accuracy"] = value
+            (folder / "summary.json").write_text(json.dumps(summary))
+    rows = short_table(group_runs(find_runs([tmp_path]))).rows
+    assert [(row[1], row[0]) for row in rows] == [
+        ("4", "episode"), ("4", "celgc"),
+        ("8", "episode"), ("8", "scaffold"), ("8", "celgc"), ("8", "fedavg"),
+    ]  # fmt: skip
 
 
 def test_the_csv_has_one_value_per_cell_to_the_last_digit(tmp_path: Path) -> None:

@@ -113,3 +113,10 @@ def test_tracked_events_are_the_rounds(tmp_path: Path) -> None:
     assert events.Scalars("metrics/gap")[-1].value == pytest.approx(
         run.summary["metrics"]["gap"], rel=1e-6
     )
+
+
+def test_the_loss_of_local_steps_is_called_so(tmp_path: Path) -> None:
+    make_run(tmp_path / "a")
+    columns = Watcher([tmp_path]).table().columns
+    assert "local_loss" in columns
+    assert "loss" not in columns

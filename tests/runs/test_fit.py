@@ -36,7 +36,11 @@ def fit(**changes: Any) -> Any:
         ({"folder": ""}, "folder is ''"),
         ({"folder": b"x"}, "folder is b'x'"),
         ({"folder": "a\0b"}, "folder is 'a"),
-        ({"schedule": "cosine"}, r"schedule is 'cosine': give a Schedule\(eta, gamma"),
+        ({"schedule": "cosin"}, "There is no schedule 'cosin': did you mean 'cosine'"),
+        ({"schedule": "step"}, r"schedule is 'step', but not when to step: give Schedule\("),
+        ({"eta": None}, "eta is missing: give the step size"),
+        ({"eta": None, "schedule": "cosine"}, "eta is missing: give the step size"),
+        ({"gamma": None}, "gamma is missing: give the length γ of a clipped step"),
         ({"schedule": {}}, "schedule is {}"),
         ({"schedule": False}, "schedule is False"),
         ({"schedule": Schedule(torch.tensor(0.1), 0.1)}, "schedule.eta is tensor"),
@@ -102,3 +106,14 @@ def test_numbers_of_numpy_give_the_same_run_and_the_same_folder(tmp_path: Path) 
 def test_whole_numbers_stay_what_they_were_in_stored_configs(tmp_path: Path) -> None:
     fit(folder=tmp_path, eta=1)
     assert '"eta": 1,' in (tmp_path / "config.json").read_text()
+
+
+def test_a_schedule_may_be_a_name_and_has_then_the_given_constants() -> None:
+    named = fit(schedule="cosine", rounds=4)
+    whole = fit(schedule=Schedule(0.1, 0.1, kind="cosine"), rounds=4, eta=None, gamma=None)
+    assert named.history[-1]["eta"] < 0.05
+    assert torch.equal(named.x, whole.x)
+
+
+def test_an_algorithm_that_does_not_clip_needs_no_gamma() -> None:
+    assert torch.equal(fit(algorithm="fedavg", gamma=None).x, fit(algorithm="fedavg").x)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from episode.theory import complexity
 from episode.theory.complexity import Scenario, fewest, table
 from episode.theory.constants import Constants, Smoothing
 from episode.theory.plan import TheoremPlan, clipping_threshold, plan
+from episode.theory.plan_figure import _why_flat, draw_plan
 
 positive = st.floats(0.01, 100)
 
@@ -178,3 +181,13 @@ def test_a_method_that_the_theory_does_not_cover_cannot_win() -> None:
     assert "divides by σ" in str(noiseless[0].obstacle)
     assert fewest(noiseless) == ["SCAFFOLD", "EPISODE"]
     assert np.isfinite(noiseless[1].rounds)
+
+
+def test_the_figure_says_why_a_curve_is_flat(tmp_path: Path) -> None:
+    constants = Constants(L0=1, L1=1, sigma=1, kappa=1, rho=2, delta=1)
+    made = plan(constants, epsilon=0.1, clients=8, local_steps=8)
+    draw_plan(made, Scenario(constants, 0.1, 8, 8), tmp_path / "p.svg")
+    assert (tmp_path / "p.svg").read_text().count("<svg") == 1
+    assert "I is above I_max = 0.00473" in _why_flat(made, "clients")
+    strict = [replace(made, epsilon=0.1 / k).rounds for k in (1, 2, 4)]
+    assert strict[2] > 4 * strict[1] > 16 * strict[0]  # the first panel is never flat

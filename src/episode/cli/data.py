@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from episode.cli.commands import group
 from episode.cli.terminal import AsJson, err, out
 from episode.errors import EpisodeError
 from episode.results.plain_text import printable
@@ -23,9 +24,8 @@ if TYPE_CHECKING:  # torch takes seconds to import, and help should not
 
 say = out.print
 
-data_commands = typer.Typer(
-    no_args_is_help=True,
-    help="Download datasets, check them, and show where they are kept on this machine.",
+data_commands = group(
+    "Download datasets, check them, and show where they are kept on this machine."
 )
 
 DatasetName = Annotated[
@@ -123,13 +123,16 @@ def partition(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the distribution.")] = 0,
-    picture: Annotated[Path, typer.Option(help="File for the picture.")] = Path("partition.png"),
+    picture: Annotated[Path, typer.Option(help="File for the picture, .png or .svg.")] = Path(
+        "partition.png"
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Show which client has which labels, as a table and a picture."""
-    from episode.results.figures import draw_partition
+    from episode.results.figures import PICTURES, check_target, draw_partition
     from episode.runs.config import read_experiment
 
+    check_target(picture, *PICTURES)
     given = {"similarity": similarity, "num_clients": clients, "data": data}
     overrides = [f"task.{k}={json.dumps(v)}" for k, v in given.items() if v is not None]
     experiment = read_experiment(None, [f"task.name={task}", *overrides, *(settings or [])])

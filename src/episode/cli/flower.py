@@ -10,19 +10,18 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from episode.cli.terminal import Settings
+from episode.cli.commands import group
+from episode.cli.flower_log import followed
+from episode.cli.terminal import Quiet, Settings, err
 from episode.errors import ClusterError, EpisodeError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Run an experiment at real sites with Flower.",
-    pretty_exceptions_enable=False,
-)
+app = group("Run an experiment at real sites with Flower.")
 
 
 @app.command("app", epilog="Example: episode flower app my-app --set algorithm=episode")
@@ -56,8 +55,9 @@ def run(
     seconds: Annotated[
         float, typer.Option(help="How many seconds to wait for the end of the run.")
     ] = 7 * 86400.0,
+    quiet: Quiet = False,
 ) -> None:
-    """Run an app, wait for its end, and fail if the run fails (flwr run alone does not)."""
+    """Run an app, show its rounds, wait for its end, and fail if it fails (flwr run does not)."""
     from episode.flower.simulation import require_flower
 
     require_flower()
@@ -71,12 +71,8 @@ def run(
     if not number:
         raise ClusterError(f"The run was not started: {json.dumps(started)[:500]}")
     typer.echo(f"Run {number} has started.", err=True)
-    until, pause = time.monotonic() + seconds, 2.0
-    while not (status := _status(number, superlink)).startswith("finished"):
-        if time.monotonic() > until:
-            raise ClusterError(f"Run {number} is still {status} after {seconds:g} s.")
-        time.sleep(pause)
-        pause = min(1.5 * pause, 15.0)  # each query starts a process
+    with nullcontext() if quiet else followed([_program(), "log", number, superlink], err.print):
+        status = _final_status(number, superlink, seconds)
     if status != "finished:completed":
         log = _last_error(number, superlink)
         raise ClusterError(f"Run {number} has {status.replace(':', ': ')}. {log}")
@@ -197,6 +193,17 @@ def _node_config(values: dict[str, Any]) -> str:
                 f"--{name} is {value!r}: Flower allows no quotes or backslashes in it."
             )
     return " ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in values.items())
+
+
+def _final_status(number: str, superlink: str, seconds: float) -> str:
+    """Wait for the end of a run, and return its status."""
+    until, pause = time.monotonic() + seconds, 2.0
+    while not (status := _status(number, superlink)).startswith("finished"):
+        if time.monotonic() > until:
+            raise ClusterError(f"Run {number} is still {status} after {seconds:g} s.")
+        time.sleep(pause)
+        pause = min(1.5 * pause, 15.0)  # each query starts a process
+    return status
 
 
 def _status(number: str, superlink: str) -> str:

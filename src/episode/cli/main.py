@@ -13,17 +13,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from episode.cli import data, flower, paper, results, run, studies, theory
+from episode.cli.commands import group
 from episode.cli.terminal import err, out
 from episode.errors import ClientError, ClusterError, EpisodeError, is_too_large
 from episode.version import __version__
 
-app = typer.Typer(
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Federated training that does not blow up: EPISODE and its family of algorithms.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
+app = group("Federated training that does not blow up: EPISODE and its family of algorithms.")
 
 
 @app.callback(invoke_without_command=True)

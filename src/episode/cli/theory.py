@@ -12,7 +12,7 @@ import typer
 from episode.cli.terminal import AsJson, Quiet, Settings, err, judged, out, strict
 from episode.diagnosis.saved_constants import DEFAULT, read_saved_constants
 from episode.errors import EpisodeError
-from episode.results.figures import check_target, new_figure
+from episode.results.figures import PICTURES, check_target, new_figure
 from episode.results.tables import Table
 from episode.theory.complexity import Scenario, comparison, fewest, table
 from episode.theory.constants import Constants, within_floats
@@ -89,7 +89,7 @@ def plan(
                      "with a norm above γ/η are clipped."),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the rounds R against I and N as PNG or SVG.")
+        Path | None, typer.Option(help="Draw the rounds R against ε, I and N as PNG or SVG.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -111,7 +111,7 @@ def plan(
     scenario = Scenario(constants, epsilon, clients, local_steps, smoothness)
     own = None if eta is None or gamma is None else made.check(eta, gamma)
     if plot:
-        check_target(plot, ".png", ".svg")
+        check_target(plot, *PICTURES)
         draw_plan(made, scenario, plot)
     if as_json:
         values = made.to_dict() | comparison(scenario)

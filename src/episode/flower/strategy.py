@@ -31,14 +31,14 @@ from episode.core.schedule import Schedule
 from episode.errors import EpisodeError
 from episode.federation.job import MOST_EXAMPLES, Job, RecordSettings
 from episode.federation.rounds import Plan
-from episode.federation.sampling import Cohorts, Full
+from episode.federation.sampling import Cohorts
 from episode.flower.owners import Owners
 from episode.flower.remote_task import EvaluateFn, Evaluation, RemoteTask, objection_to
 from episode.flower.server import FlowerEngine, round_logger
 from episode.flower.sites import Limits, Sites
 from episode.runs.config import describe
-from episode.runs.fit import check_rules
 from episode.runs.records import Record, Run
+from episode.runs.rules import cohorts_of, schedule_of
 from episode.runs.trainer import train
 
 
@@ -53,10 +53,10 @@ class EpisodeStrategy(Strategy):
         algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
         eta: Step size η.
         gamma: Length γ of a clipped step; a round is clipped if the norm of the global gradient is
-            above γ/η.
+            above γ/η. An algorithm that does not clip needs none.
         local_steps: Number I of steps that each site takes between two exchanges.
         seed: Random seed of batches and cohorts; equal seeds give equal runs.
-        schedule: Replaces a constant `eta` and `gamma`.
+        schedule: A `Schedule`, which has its own η and γ, or "cosine"; by default constants.
         cohorts: Which sites take part in each round; by default all of them.
         num_sites: Number of sites; by default the `num-partitions` of the sites.
         min_replies: Number of sites that must take part in a round; by default the whole cohort.
@@ -92,11 +92,11 @@ class EpisodeStrategy(Strategy):
         self,
         algorithm: str | Algorithm = "episode",
         *,
-        eta: float,
-        gamma: float,
+        eta: float | None = None,
+        gamma: float | None = None,
         local_steps: int,
         seed: int = 0,
-        schedule: Schedule | None = None,
+        schedule: Schedule | str | None = None,
         cohorts: Cohorts | None = None,
         num_sites: int | None = None,
         min_replies: int | None = None,
@@ -112,15 +112,13 @@ class EpisodeStrategy(Strategy):
         weighted_by_key: str = "num-examples",
         per_client: bool | None = None,
     ) -> None:
-        eta, gamma = number("eta", eta), number("gamma", gamma)
-        check_rules(schedule, cohorts)
         if not isinstance(weighted_by_key, str):
             raise EpisodeError(f"weighted_by_key is {shown(weighted_by_key)}: give a name.")
         self.algorithm = Algorithm.named(algorithm)
-        self.schedule = schedule or Schedule(eta, gamma)
+        self.schedule = schedule_of(schedule, eta, gamma, self.algorithm)
         self.local_steps = whole_number("local_steps", local_steps, least=1)
         self.seed = seed_number(seed)
-        self.cohorts = cohorts or Full()
+        self.cohorts = cohorts_of(cohorts)
         self.num_sites = optional(whole_number, "num_sites", num_sites, least=1)
         self.deadline = optional(positive, "deadline", deadline)
         self.limits = Limits(

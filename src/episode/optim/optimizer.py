@@ -2,7 +2,8 @@
 
 Each process is one client. The loop stays as it is (`zero_grad`, `backward`, `step`). Every
 `local_steps` steps the optimizer averages the model over the processes; in between it corrects and
-clips as the algorithm says. Without a process group there is one client: this is clipped SGD.
+clips as the algorithm says. Without a process group there is one client: this is clipped SGD, and a
+warning says so.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from episode.federation.corrections import (
     write_shift,
 )
 from episode.optim.peers import Peers
-from episode.optim.settings import algorithm_of, averaged_buffers, check_group
+from episode.optim.settings import (
+    algorithm_of,
+    averaged_buffers,
+    check_group,
+    length_of_clipped_steps,
+)
 
 Blocks = list[Tensor]
 
@@ -41,7 +47,8 @@ class FederatedSGD(torch.optim.Optimizer):
         params: Parameters or parameter groups. A group may have its own `lr` and `weight_decay`.
         lr: The paper's step size η. When a scheduler changes it, γ follows.
         gamma: The paper's γ, the length of a clipped step. A round is clipped if the norm of the
-            global gradient is above γ/η, for all parameter groups.
+            global gradient is above γ/η, for all parameter groups. An algorithm that does not clip
+            needs none.
         local_steps: Number I of steps between two averages.
         algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
         momentum: Momentum of each process, kept across rounds.
@@ -70,8 +77,8 @@ class FederatedSGD(torch.optim.Optimizer):
         self,
         params: Any,
         lr: float,
-        gamma: float,
-        local_steps: int,
+        gamma: float | None = None,
+        local_steps: int | None = None,
         algorithm: str | Algorithm = "episode",
         momentum: float = 0.0,
         weight_decay: float = 0.0,
@@ -80,10 +87,12 @@ class FederatedSGD(torch.optim.Optimizer):
         buffers: Iterable[Tensor] = (),
         process_group: Any = None,
     ) -> None:
-        lr, gamma = positive("lr", lr), positive("gamma", gamma)
+        lr = positive("lr", lr)
         self.local_steps = whole_number("local_steps", local_steps, least=1)
         self.algorithm = algorithm_of(algorithm, momentum, nesterov)
+        gamma = length_of_clipped_steps(gamma, lr, self.algorithm)
         self._peers = Peers(process_group)
+        self._peers.warn_if_alone()
         self._buffers = averaged_buffers(buffers)
         defaults = {
             "lr": lr,

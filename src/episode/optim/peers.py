@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,8 @@ from torch import Tensor
 
 from episode.core.vectors import blocks_of, cut, holds
 from episode.errors import EpisodeError
+
+log = logging.getLogger("episode")
 
 if dist.is_available():  # early, because its functions keep the process group they find
     import torch.distributed.nn
@@ -33,6 +37,20 @@ class Peers:
                 "torch.distributed.init_process_group first."
             )
         self._group = group
+
+    def warn_if_alone(self) -> None:
+        """Say that nobody else takes part, which is seldom meant."""
+        if _ready():
+            return
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        text = "FederatedSGD trains alone and averages with nobody: "
+        if started > 1:
+            text += f"{started} processes were started, but "
+        log.warning(
+            "%sthere is no process group. Start the script with torchrun, and call "
+            "torch.distributed.init_process_group before you make the optimizer.",
+            text,
+        )
 
     @property
     def size(self) -> int:

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from episode.arguments import number, shown
+from episode.arguments import number, positive, shown
 from episode.core.algorithm import Algorithm
+from episode.core.clipping import Unclipped
 from episode.core.vectors import as_real
 from episode.errors import EpisodeError
 
@@ -30,6 +31,17 @@ def algorithm_of(algorithm: str | Algorithm, momentum: float, nesterov: bool) ->
     if algorithm.probe_batches > 1 or algorithm.weighting != "uniform":
         raise EpisodeError("probe_batches and weighting are for the engines, not the optimizer.")
     return algorithm
+
+
+def length_of_clipped_steps(gamma: Any, lr: float, algorithm: Algorithm) -> float:
+    """Return γ; if the algorithm does not clip and none is given, any will do.
+
+    Raises:
+        EpisodeError: The algorithm clips, and γ is missing or out of range.
+    """
+    if gamma is None and isinstance(algorithm.clipping, Unclipped):
+        return lr
+    return positive("gamma", gamma)
 
 
 def check_group(group: Mapping[str, Any]) -> None:

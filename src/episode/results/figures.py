@@ -31,6 +31,8 @@ The colours are those of Okabe and Ito, which colour-blind readers can tell apar
 OTHER = ("#777777", "-")
 """Colour and line style of any other algorithm."""
 DPI = 130
+PICTURES = (".png", ".svg")
+"""Endings of the pictures that can be written."""
 
 
 def new_figure(**options: Any) -> Any:
@@ -61,7 +63,11 @@ def draw_partition(
     title: str,
     clients: Sequence[str],
 ) -> None:
-    """Draw clients against labels as a PNG: the darker, the larger a label's share of a client."""
+    """Draw clients against labels: the darker, the larger a label's share of a client.
+
+    The picture is a PNG or an SVG, by the ending of its name.
+    """
+    check_target(path, *PICTURES)
     shares = [[n / max(1, sum(row)) for n in row] for row in counts]
     few_labels, few_clients = len(labels) <= 20, len(counts) <= 40
     few = few_labels and few_clients
@@ -82,7 +88,7 @@ def draw_partition(
         colour = "white" if shares[y][x] > 0.6 else "black"
         axis.text(x, y, f"{n:,}", ha="center", va="center", color=colour, fontsize=8)
     figure.colorbar(image, label="share of the client's examples")
-    write_bytes(path, as_image(figure, "png"))
+    write_bytes(path, as_image(figure, path.suffix[1:]))
 
 
 def check_target(path: Path, *suffixes: str) -> None:

@@ -82,12 +82,16 @@ def group_runs(runs: Sequence[StoredRun]) -> list[Group]:
             f"These are runs of different tasks ({', '.join(tasks)}), whose metrics cannot be "
             "compared: give runs of one task."
         )
-    members: dict[str, list[StoredRun]] = {}
+    members: dict[tuple[str, int], list[StoredRun]] = {}
+    seen: Counter[str] = Counter()
     for run in without_copies(runs):
         own = settings_of(run.config)
+        whole = json.dumps(own, sort_keys=True)
         own.pop("seed", None)
-        members.setdefault(json.dumps(own, sort_keys=True), []).append(run)
-    settings = [json.loads(key) for key in members]
+        # Runs of one config and seed that differ nevertheless, in a loss that no config describes.
+        members.setdefault((json.dumps(own, sort_keys=True), seen[whole]), []).append(run)
+        seen[whole] += 1
+    settings = [json.loads(key) for key, _ in members]
     differing = differing_keys(settings)
     shown = [{k: own.get(k) for k in differing} for own in settings]
     return [Group(*pair) for pair in zip(shown, members.values(), strict=True)]
@@ -96,13 +100,15 @@ def group_runs(runs: Sequence[StoredRun]) -> list[Group]:
 def without_copies(runs: Sequence[StoredRun]) -> list[StoredRun]:
     """Keep one run of each config and seed: the first that finished, or else the first.
 
-    Runs made in Python are all kept, as they may differ in models and losses, which no config
-    describes.
+    Runs made in Python may differ in their loss functions, which no config describes; they are
+    copies if their first rounds agree, too.
     """
     kept: dict[str, StoredRun] = {}
     for run in sorted(runs, key=lambda r: r.status != "finished"):
         key = json.dumps(settings_of(run.config), sort_keys=True)
-        kept.setdefault(str(run.folder) if "made_by" in run.config else key, run)
+        if "made_by" in run.config:
+            key += str(run.rounds[0]["loss"]) if run.rounds else str(run.folder)
+        kept.setdefault(key, run)
     places = set(map(id, kept.values()))
     return [run for run in runs if id(run) in places]
 

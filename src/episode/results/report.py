@@ -21,7 +21,7 @@ from episode.results import store
 from episode.results.figures import OTHER, STYLES
 from episode.results.groups import Group, group_runs, metric_names, setting_text, task_of
 from episode.results.named_code import options_that_name
-from episode.results.run_tables import full_table
+from episode.results.run_tables import best_first, full_table
 from episode.results.silo_page import silo_data
 from episode.results.store import LabelCounts, StoredRun
 from episode.results.tables import Table, counted
@@ -45,7 +45,7 @@ def write_report(runs: Sequence[StoredRun], path: Path, title: str = "") -> None
     Raises:
         EpisodeError: The runs are of different tasks, a file is damaged, or plotly is missing.
     """
-    groups = group_runs(runs)
+    groups = best_first(group_runs(runs))
     title = title or f"{counted(len(runs), 'run')} of {task_of(runs[0])}"
     columns = PackedColumns()
     data = _page_data(runs, groups, columns)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from episode.results.groups import Group, metric_names, value_text
+from episode.results.per_client import higher_is_better
 from episode.results.store import StoredRun
 from episode.results.tables import CsvData, Table
 
+CONTEXT = ("task.", "budget.", "cohorts.")
+"""Settings under which algorithms are compared, and not by which one is better."""
 COSTS = ("exchanges", "bytes_up", "bytes_down", "gradients", "seconds")
 
 
@@ -18,6 +22,7 @@ def full_table(groups: Sequence[Group]) -> Table:
     Seconds are left out: two runs of one config differ in them, and a repeated sweep is to write
     the same table.
     """
+    groups = best_first(groups)
     metrics, keys = _metrics_shown(groups)[:4], _settings_shown(groups)
     columns = ["algorithm", *keys, "seeds", *metrics, "status", "exchanges", "MB", "gradients"]
     rows = [[*_cells(g, keys, metrics), g.status(), *_cost_cells(g)[:3]] for g in groups]
@@ -27,6 +32,7 @@ def full_table(groups: Sequence[Group]) -> Table:
 
 def short_table(groups: Sequence[Group], title: str = "") -> Table:
     """Tabulate groups for a terminal of 80 columns: two metrics, exchanges and seconds."""
+    groups = best_first(groups)
     metrics, keys = _metrics_shown(groups)[:2], _settings_shown(groups)
     short_keys = [key.rpartition(".")[2] for key in keys]
     status = ["status"] if any(g.status() != "finished" for g in groups) else []
@@ -37,6 +43,25 @@ def short_table(groups: Sequence[Group], title: str = "") -> Table:
         ended = [g.status()] if status else []
         rows.append([*_cells(g, keys, metrics), *ended, exchanges, seconds])
     return Table(title, columns, rows, left=1 + len(keys))
+
+
+def best_first(groups: Sequence[Group]) -> list[Group]:
+    """Sort groups by their first metric, among those of the same task and budget.
+
+    The tasks and budgets keep their order; groups in which nothing finished come last.
+    """
+    metric = _metrics_shown(groups)[0]
+    sign = -1 if higher_is_better(metric) else 1
+    contexts: dict[str, int] = {}
+
+    def place(group: Group) -> tuple[int, bool, float]:
+        own = {k: v for k, v in group.settings.items() if k.startswith(CONTEXT)}
+        context = contexts.setdefault(str(own), len(contexts))
+        spread = group.metric(metric)
+        known = spread is not None and math.isfinite(spread.mean)
+        return context, not known, sign * spread.mean if spread and known else 0.0
+
+    return sorted(groups, key=place)
 
 
 def run_row(run: StoredRun) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from episode.catalogue import cell_name
 from episode.errors import EpisodeError
 from episode.files import parse_json, read_regular, write_whole
 from episode.results import schema
@@ -91,12 +92,16 @@ class LabelCounts:
 
 
 def algorithm_name(config: Mapping[str, Any]) -> str:
-    """Return an algorithm's name, or those of its pieces, without the files that they are in."""
+    """Return an algorithm's name, or those of its pieces, without the files that they are in.
+
+    A run that was made in Python stores the pieces only; a cell of the grid has its usual name.
+    """
     algorithm = config.get("algorithm", {})
+    if name := algorithm.get("name"):
+        return str(name).rpartition(":")[2]
     pieces = [algorithm.get("correction"), algorithm.get("clipping")]
-    names = [p.get("name") if isinstance(p, Mapping) else p for p in pieces]
-    names = [algorithm["name"]] if algorithm.get("name") else names
-    return "-".join(str(name).rpartition(":")[2] for name in names)
+    correction, clipping = (str(p["name"] if isinstance(p, Mapping) else p) for p in pieces)
+    return cell_name(correction, clipping)
 
 
 def read_run(folder: Path) -> StoredRun:

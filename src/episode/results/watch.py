@@ -148,7 +148,7 @@ class Watcher:
         title = counted(len(runs), "run") + (f", {waiting} waiting" if waiting > 0 else "")
         metrics = {run.metric() for run in runs} - {""}
         metric = metrics.pop() if len(metrics) == 1 else "metric"
-        columns = ["run #seed", "status", "rounds", "loss", "", "‖G‖, γ/η", metric, "time"]
+        columns = ["run #seed", "status", "rounds", "local_loss", "", "‖G‖, γ/η", metric, "time"]
         descriptions = describe_differences([run.config for run in runs])
         rows = [run.row(words) for run, words in zip(runs, descriptions, strict=True)]
         return Table(title, columns, rows, left=2)

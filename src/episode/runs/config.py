@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
+from episode.catalogue import cell_name
 from episode.core import ALGORITHMS, CLIPPINGS, CORRECTIONS, Algorithm
 from episode.core.schedule import Schedule
 from episode.engines.registry import engine_class
@@ -70,9 +71,10 @@ class AlgorithmSection(BaseModel):
     @property
     def label(self) -> str:
         """The algorithm's name, or those of its correction and clipping, without their files."""
+        if self.name:
+            return self.name.rpartition(":")[2]
         algorithm = self.build()
-        names = (self.name,) if self.name else (algorithm.correction.name, algorithm.clipping.name)
-        return "-".join(name.rpartition(":")[2] for name in names)
+        return cell_name(algorithm.correction.name, algorithm.clipping.name)
 
 
 SECTIONS: dict[str, type] = {

@@ -30,12 +30,13 @@ from episode.engines import registry
 from episode.errors import EpisodeError
 from episode.federation.job import EngineSettings, Job, RecordSettings
 from episode.federation.rounds import Plan
-from episode.federation.sampling import Cohorts, Full
+from episode.federation.sampling import Cohorts
 from episode.runs.building import check_holdout
 from episode.runs.config import describe
 from episode.runs.monitor import Monitor
 from episode.runs.observers import combined
 from episode.runs.records import Observe, Run
+from episode.runs.rules import cohorts_of, schedule_of
 from episode.runs.trainer import owners_of, train
 from episode.tasks.client_evaluation import EvaluateClient
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
@@ -47,15 +48,15 @@ def fit(
     clients: Sequence[Any],
     loss: Loss,
     *,
-    eta: float,
-    gamma: float,
+    eta: float | None = None,
+    gamma: float | None = None,
     local_steps: int,
     rounds: int,
     batch_size: int,
     algorithm: str | Algorithm = "episode",
     seed: int = 0,
     folder: str | Path | None = None,
-    schedule: Schedule | None = None,
+    schedule: Schedule | str | None = None,
     cohorts: Cohorts | None = None,
     evaluate: Evaluate | None = None,
     evaluate_every: int = 1,
@@ -80,9 +81,9 @@ def fit(
         clients: One map-style dataset, or tuple of tensors, per client; `LazyClients` opens those
             of many clients when they are needed.
         loss: `loss(model, batch)` returns the mean loss of the batch, a scalar.
-        eta: Step size η.
+        eta: Step size η; needed unless a `Schedule` has it.
         gamma: Length γ of a clipped step. Rounds are clipped if the norm of the global gradient is
-            above γ/η.
+            above γ/η. Needed unless a `Schedule` has it, or the algorithm does not clip.
         local_steps: Number I of steps that each client takes between two exchanges.
         rounds: Number R of rounds. The budget is R·I iterations for every algorithm; one that
             communicates after each iteration plays R·I rounds.
@@ -92,7 +93,8 @@ def fit(
         folder: Where the run is written. Called again with the same folder, a run that was killed
             goes on from its last checkpoint, and a run that has ended is read back. The model must
             be built as before: one with other weights, frozen ones included, is refused.
-        schedule: Replaces a constant `eta` and `gamma`; its own values are then used.
+        schedule: A `Schedule`, whose own η and γ are then used, or "cosine", which lets `eta` and
+            `gamma` fall to 0; by default both are constant.
         cohorts: Who takes part in each round; by default everybody.
         evaluate: `evaluate(model)` returns metrics by name, for example `{"accuracy": 0.9}`.
         evaluate_every: Rounds between evaluations; 0 evaluates only at the end.
@@ -132,16 +134,16 @@ def fit(
         >>> run.status
         'finished'
     """
-    eta, gamma, seed = number("eta", eta), number("gamma", gamma), seed_number(seed)
-    check_rules(schedule, cohorts)
+    seed = seed_number(seed)
     _check_objects(engine, observe, monitor)
+    chosen = Algorithm.named(algorithm)
     plan = Plan(
-        Algorithm.named(algorithm),
-        schedule or Schedule(eta, gamma),
+        chosen,
+        schedule_of(schedule, eta, gamma, chosen),
         whole_number("rounds", rounds, least=1),
         whole_number("local_steps", local_steps, least=1),
         seed,
-        cohorts or Full(),
+        cohorts_of(cohorts),
     )
     record = RecordSettings(
         whole_number("evaluate_every", evaluate_every, least=0),
@@ -198,18 +200,6 @@ def _join_and_train(
             return train(job, folder, observe)
     finally:
         processes.leave()
-
-
-def check_rules(schedule: Any, cohorts: Any) -> None:
-    """Refuse a schedule and a rule for cohorts that are none, or cannot be stored with a run."""
-    if schedule is not None and not isinstance(schedule, Schedule):
-        raise EpisodeError(f"schedule is {shown(schedule)}: give a Schedule(eta, gamma, ...).")
-    for name in ("eta", "gamma") if schedule is not None else ():
-        number(f"schedule.{name}", getattr(schedule, name))
-    if cohorts is not None and not isinstance(cohorts, Cohorts):
-        raise EpisodeError(
-            f"cohorts is {shown(cohorts)}: give Full(), Uniform(...) or Cyclic(...)."
-        )
 
 
 def _check_objects(engine: Any, observe: Any, monitor: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from episode.results.groups import LEADING_METRICS
 from episode.runs.records import Observe, Record
 
 
@@ -41,4 +42,7 @@ def progress_line(record: Record) -> str:
         parts.append(f"‖G‖ {record['global_norm']:.3g}")
     if record["clipped"]:
         parts.append("clipped")
+    metrics = record.get("metrics", {})
+    if leading := next((n for n in (*LEADING_METRICS, *metrics) if n in metrics), None):
+        parts.append(f"{leading} {metrics[leading]:.4g}")
     return "  ".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from episode.files import parse_json, read_regular
 
 MANIFEST = "manifest.json"
 """The checksums of a fetched dataset's files."""
+_HUB_NAME = re.compile(r"[\w.-]*\w[\w.-]*(/[\w.-]*\w[\w.-]*)?")
+"""What can be the name of a dataset on the hub; other texts are paths."""
 MOST_LISTED = 10_000
 """A dataset of more files (ImageNet) gets no manifest, which would take longer than the check."""
 
@@ -108,6 +111,11 @@ def _fill(source: Source, origin: str | None, downloads: Path, folder: Path) -> 
     elif path is not None and path.is_dir() and find(path, source.landmark):
         _copy_folder(path, folder)
     else:
+        if origin and path is not None and not path.is_dir() and not _HUB_NAME.fullmatch(origin):
+            raise EpisodeError(
+                f"There is no folder or archive {origin}: give one with the official files of "
+                f"{source.title}, or leave --from out to download them."
+            )
         downloaded = _download(source, origin, downloads)
         try:
             source.convert(downloaded, folder)
@@ -139,6 +147,12 @@ def _download(source: Source, origin: str | None, downloads: Path) -> Any:
     except ImportError:
         raise needs_data_extra("Downloads need the package datasets") from None
     except Exception as error:
+        if origin and Path(origin).expanduser().is_dir():
+            raise EpisodeError(
+                f"The folder {origin} has no {source.landmark}, and nothing else that "
+                f"{source.name} can be read from: give the folder or archive of the official files, or leave "
+                "--from out to download them."
+            ) from error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160].rstrip(".")
         raise EpisodeError(
             f"{source.name} could not be fetched from {origin or source.hub} ({reason}): check the "

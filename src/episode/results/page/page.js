@@ -134,6 +134,7 @@ async function start() {
   try {
     await loadReport();
     fillControls();
+    suggestAxis();
     suggestLogScale();
     suggestTarget();
     setTheme();

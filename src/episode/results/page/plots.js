@@ -58,6 +58,8 @@ function layout(xTitle, yTitle, more) {
     xaxis: { ...axis, title: { text: xTitle } }, yaxis: { ...axis, title: { text: yTitle } },
     ...more };
 }
+// With whole numbers at the ticks: by default plotly writes 0.9, 0.8, 0.7 as 9, 8, 7.
+const LOG = { type: "log", tickformat: "~g" };
 // Named one by one, as plotly's default has a button that uploads the data to its makers.
 const BUTTONS = [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]];
 const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: BUTTONS };
@@ -140,11 +142,21 @@ function rangeWithoutDiverged(cost, metric) {
   return largest(diverged) > high + 2 * size ? [low - 0.05 * size, high + 0.05 * size] : null;
 }
 
+// Rounds, unless some runs have many more of them, which would press the others into a corner.
+function suggestAxis() {
+  const lengths = report.runs.filter((run) => !hasDiverged(run) && run.rounds).map((run) => run.rounds);
+  byId("axis").value = largest(lengths) > 2 * smallest(lengths) ? "gradients" : "round";
+}
+
 // Where an algorithm has several configurations, the checkboxes do not say which line is which.
 function listConfigurations() {
   const groups = shownGroups(), list = byId("configurations");
   list.hidden = groups.length === new Set(groups.map((g) => g.label)).size;
-  list.replaceChildren(...groups.map((group) => {
+  listLines(list);
+}
+// Each line that is shown, with its name.
+function listLines(list) {
+  list.replaceChildren(...shownGroups().map((group) => {
     const entry = document.createElement("span");
     entry.innerHTML = sampleLine(colourOf(group.label), dashOf(group));
     entry.append(group.name);
@@ -157,8 +169,8 @@ const draw = {
     const cost = byId("axis").value, metric = byId("metric").value, logY = byId("logy").checked;
     const plan = layout(COSTS[cost], metricName(metric));
     const range = logY ? null : rangeWithoutDiverged(cost, metric);
-    if (byId("logx").checked) plan.xaxis.type = "log";
-    if (logY) plan.yaxis.type = "log";
+    if (byId("logx").checked) Object.assign(plan.xaxis, LOG);
+    if (logY) Object.assign(plan.yaxis, LOG);
     if (range) plan.yaxis.range = range;
     byId("curves-note").hidden = !range;
     listConfigurations();
@@ -166,7 +178,8 @@ const draw = {
   },
   drift() {
     const cost = byId("axis").value, plan = layout(COSTS[cost], "drift");
-    plan.yaxis.type = "log";  // without clipping, clients may drift a thousand times as far
+    Object.assign(plan.yaxis, LOG);  // without clipping, clients may drift a thousand times as far
+    listLines(byId("drift-lines"));
     return Plotly.react("drift", curveTraces(cost, "drift", byId("view").value), plan, CONFIG);
   },
   clipping() {
@@ -185,7 +198,7 @@ const draw = {
     const plan = layout(COSTS[cost], title, { showlegend: true,
       legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 } });
     plan.margin = { ...plan.margin, t: 80 };
-    plan.yaxis.type = "log";
+    Object.assign(plan.yaxis, LOG);
     return Plotly.react("clipping", traces, plan, CONFIG);
   },
   partition() {

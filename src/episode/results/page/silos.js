@@ -180,7 +180,7 @@ function drawSiloCurves() {
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 } });
   plan.margin = { ...plan.margin, t: 60 };
   byId("silo-curves").setAttribute("aria-label", `Curves of ${report.silos.silos[silo]}`);
-  if (metric === "drift" || metric === "largest_norm") plan.yaxis.type = "log";
+  if (metric === "drift" || metric === "largest_norm") Object.assign(plan.yaxis, LOG);
   return Plotly.react("silo-curves", siloTraces(cost, metric, silo), plan, CONFIG);
 }
 
