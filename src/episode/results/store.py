@@ -92,10 +92,7 @@ class LabelCounts:
 
 
 def algorithm_name(config: Mapping[str, Any]) -> str:
-    """Return an algorithm's name, or those of its pieces, without the files that they are in.
-
-    A run that was made in Python stores the pieces only; a cell of the grid has its usual name.
-    """
+    """Return an algorithm's name, or those of its pieces, without the files that they are in."""
     algorithm = config.get("algorithm", {})
     if name := algorithm.get("name"):
         return str(name).rpartition(":")[2]

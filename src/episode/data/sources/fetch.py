@@ -150,8 +150,8 @@ def _download(source: Source, origin: str | None, downloads: Path) -> Any:
         if origin and Path(origin).expanduser().is_dir():
             raise EpisodeError(
                 f"The folder {origin} has no {source.landmark}, and nothing else that "
-                f"{source.name} can be read from: give the folder or archive of the official files, or leave "
-                "--from out to download them."
+                f"{source.name} can be read from: give the folder or archive of the official "
+                "files, or leave --from out to download them."
             ) from error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160].rstrip(".")
         raise EpisodeError(
