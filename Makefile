@@ -39,9 +39,10 @@ test-quick: .venv/.all  ## Tests of about a minute
 test-all: test  ## All tests, with faults and deployments (about forty minutes)
 	$(BIN)/pytest -n 2 -m long
 
-docs: .venv/.all  ## Build the site into build/site, without warnings, and check its links
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+docs: .venv/.all  ## Build the site into build/site, without warnings; check links, spelling and prose
+	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs build/site
 	$(BIN)/python docs/_ext/check_links.py build/site
+	$(BIN)/python docs/_ext/prose.py
 
 verify: .venv/.all  ## Prove the maths: every check, its figure, its bound
 	$(BIN)/episode verify

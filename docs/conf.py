@@ -32,6 +32,8 @@ autodoc_preserve_defaults = True
 add_module_names = False
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+maximum_signature_line_length = 90
 # Docstrings put code between single backticks, as Markdown does.
 default_role = "code"
 

@@ -203,8 +203,10 @@ def config_sections() -> dict[str, list[Key]]:
     options = [k for k in keys_of(Algorithm, "algorithm") if k.name.split(".")[1] not in _WRITTEN]
     found["Algorithm"] = [*pieces, *own, *keys_of(Descent, "algorithm"), *options]
     found["Schedule"] = keys_of(SECTIONS["schedule"], "schedule")
-    iterations = Key("budget.iterations", "whole number, 1 or more", "", _MEANING["iterations"])
-    found["Budget"] = [*keys_of(Budget, "budget"), iterations]
+    found["Budget"] = [
+        Key(f"budget.{name}", "whole number, 1 or more", "", _MEANING[name])
+        for name in (*Budget.__dataclass_fields__, "iterations")
+    ]
     rules = " or ".join(f"`{name}`" for name in COHORTS)
     found["Cohorts"] = [Key("cohorts.kind", rules, "`full`", _MEANING["kind"])]
     for name, rule in COHORTS.items():
@@ -361,6 +363,8 @@ def _anchor(title: str) -> str:
 
 _MEANING = {
     "seed": "Random seed of batches, cohorts, the split over clients and the initial model.",
+    "rounds": "R: number of rounds. The default is the task's.",
+    "local_steps": "I: steps that a client takes between two exchanges. The default is the task's.",
     "iterations": "R·I, in place of `budget.rounds`: the rounds then follow from the local steps.",
     "kind": "Which clients take part in a round: all, some drawn anew, or groups in turn.",
     "task": "What is trained, on which data.",

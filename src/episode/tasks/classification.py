@@ -31,7 +31,9 @@ class ClassificationSettings(HoldoutSettings):
     splits: ClassVar[tuple[str, ...]] = ("test", "validation")
 
     batch_size: int = Field(default=32, ge=1)
+    """Examples in a client's batch."""
     loss: LossName = "cross_entropy"
+    """Loss that is trained and reported."""
     evaluate_on: Literal["test", "validation"] = "test"
     """The split to evaluate on: tune on the validation split, report the test split."""
     train_evaluated: int = Field(default=0, ge=0)

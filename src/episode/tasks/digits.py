@@ -44,13 +44,17 @@ class Digits(HoldoutSettings):
     splits: ClassVar[tuple[str, ...]] = ("test", "validation")
 
     num_clients: int = Field(default=8, ge=1)
+    """N: number of clients."""
     similarity: float = Field(default=0.0, ge=0, le=100)
     """s: percentage of the examples that is distributed uniformly; the rest is sorted by label."""
     batch_size: int = Field(default=32, ge=1)
+    """Examples in a client's batch."""
     hidden: int = Field(default=64, ge=1)
     """Units of the Elman network."""
     time_steps: Literal[1, 2, 4, 8, 16, 32, 64] = 16
+    """In how many pieces the network reads the 64 pixels of a digit."""
     dtype: Literal["float32", "float64"] = "float32"
+    """Type of the parameters and the data."""
     evaluate_on: Literal["test", "validation"] = "test"
     """Report the test split; tune on the validation split, a tenth of the rest."""
 

@@ -53,12 +53,16 @@ class PartitionedSettings(ClassificationSettings):
     """Values for the other sections of a config, at each scale."""
 
     scale: Literal["paper", "laptop"] = "laptop"
+    """Sizes and budgets of the paper, or smaller ones."""
     data: str | None = None
     """A folder or archive of the official files; by default what `episode data fetch` fetched."""
     num_clients: int = Field(default=8, ge=1)
+    """N: number of clients."""
     partition_rule: Literal["similarity", "dirichlet", "labels", "users"] = Field(
         default="similarity", alias="partition"
     )
+    """How the examples are distributed: by `similarity`, at random (`dirichlet`), with few `labels`
+    each, or by `users`."""
     similarity: float = Field(default=30.0, ge=0, le=100)
     """s: percentage of the examples that is distributed uniformly; the rest is sorted by label."""
     alpha: float = Field(default=0.5, gt=0)
@@ -66,6 +70,7 @@ class PartitionedSettings(ClassificationSettings):
     labels_per_client: int = Field(default=2, ge=1)
     """How many labels each client has, for the partition by labels."""
     batch_size: int = Field(default=64, ge=1)
+    """Examples in a client's batch."""
 
     @model_validator(mode="before")
     @classmethod

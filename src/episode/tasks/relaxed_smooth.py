@@ -24,15 +24,19 @@ class RelaxedSmooth(TaskSettings):
     }
 
     L0: float = Field(default=1.0, gt=0)
+    """The Hessian's norm is at most L0 + L1·‖∇f‖."""
     L1: float = Field(default=1.0, ge=0)
     """The Hessian's norm is at most L0 + L1·‖∇f‖."""
     kappa: float = Field(default=1.0, ge=0)
+    """The norm of a client's gradient is at most κ + ρ·‖∇f‖."""
     rho: float = Field(default=1.5, ge=1)
     """The norm of a client's gradient is at most κ + ρ·‖∇f‖."""
     sigma: float = Field(default=0.5, ge=0)
     """Norm of the noise in the gradients."""
     num_clients: int = Field(default=8, ge=1)
+    """N: number of clients."""
     dimensions: int = Field(default=10, ge=3)
+    """d: number of parameters."""
     start_norm: float = Field(default=20.0, ge=0)
     """‖∇f(x_0)‖: by default so large that clipping matters."""
 

@@ -54,9 +54,13 @@ class Sentiment140(TextSettings):
     }
 
     hidden: int = Field(default=64, ge=1)
+    """Units of the recurrence."""
     layers: int = Field(default=1, ge=1)
+    """Layers of the recurrence."""
     cell: Cell = "lstm"
+    """Kind of the recurrence."""
     bidirectional: bool = False
+    """Whether a text is also read from its end."""
     head: tuple[int, ...] = ()
     """Sizes of tanh layers before the classes."""
     minimum_tweets: int = Field(default=2, ge=1)

@@ -47,6 +47,7 @@ class Snli(TextSettings):
     classifier: int = Field(default=64, ge=1)
     """Units of the layers before the classes."""
     loss: LossName = "hinge"
+    """Loss that is trained and reported."""
 
     def make_model(self, vectors: Tensor | None, classes: int) -> PairClassifier:
         assert vectors is not None

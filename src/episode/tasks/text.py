@@ -24,6 +24,7 @@ class TextSettings(PartitionedSettings):
     vectors: str | None = None
     """A file in GloVe's text format; by default what `episode data fetch glove` fetched."""
     cell: Cell = "rnn"
+    """Kind of the recurrence."""
     pooling: Pooling = "max"
     """`zero_padded_max` lets padding take part in the maximum, as in the authors' code."""
     unknown_words: UnknownWords = "drop"

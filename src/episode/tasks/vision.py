@@ -15,6 +15,7 @@ class VisionSettings(PartitionedSettings):
     """Which ResNet to train, with which normalisation and width."""
 
     model: Literal["resnet8", "resnet18", "resnet32", "resnet50"] = "resnet18"
+    """The network."""
     norm: Norm = "batch"
     """`group` has no running statistics, which differ between clients with different labels."""
     width: int | None = Field(default=None, ge=1)

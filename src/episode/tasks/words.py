@@ -33,7 +33,9 @@ class WordSettings(ClassificationSettings):
     word_buckets: int | None = Field(default=None, ge=1)
     """Learn so many vectors, and give each word one of them by its letters: no list is needed."""
     vector_size: int = Field(default=50, ge=1)
+    """Numbers in the vector of a word, if vectors are learned."""
     unknown_words: UnknownWords = "drop"
+    """Drop words that have no vector, or give them the mean of the file's first 1,000 vectors."""
 
     @model_validator(mode="after")
     def _one_source_of_words(self) -> Self:
