@@ -21,7 +21,9 @@ _NAMES = {
     "episode.errors": "ClientError EpisodeError",
     "episode.federation.protocols": "Engine Task",
     "episode.federation.sampling": "Cyclic Full Uniform",
+    "episode.runs.callbacks": "Callback MLflow TensorBoard WandB",
     "episode.runs.fit": "fit",
+    "episode.runs.loading": "load_run",
     "episode.runs.monitor": "Monitor",
     "episode.runs.records": "Run",
     "episode.tasks.neural": "NeuralTask",
@@ -41,4 +43,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """List the public names, so that editors and notebooks can complete them."""
+    return __all__

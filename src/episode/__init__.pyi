@@ -41,8 +41,17 @@ from episode.federation.sampling import (
     Full as Full,
     Uniform as Uniform,
 )
+from episode.runs.callbacks import (
+    Callback as Callback,
+    MLflow as MLflow,
+    TensorBoard as TensorBoard,
+    WandB as WandB,
+)
 from episode.runs.fit import (
     fit as fit,
+)
+from episode.runs.loading import (
+    load_run as load_run,
 )
 from episode.runs.monitor import (
     Monitor as Monitor,

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from episode.cli.terminal import err
 from episode.results.plain_text import printable
+from episode.runs.progress import bars
 
 
 class RunProgress:
@@ -88,15 +89,7 @@ class SweepDisplay:
 
 
 def _bars(description: str, width: int, quiet: bool) -> Progress:
-    return Progress(
-        TextColumn(description, markup=False),
-        BarColumn(bar_width=width),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[state]}", markup=False),
-        TimeElapsedColumn(),
-        console=err,
-        disable=quiet or not err.is_terminal,
-    )
+    return bars(err, description, width, disable=quiet or not err.is_terminal)
 
 
 def say_trial(name: str, experiment: Any) -> None:

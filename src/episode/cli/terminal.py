@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.highlighter import JSONHighlighter
 
 from episode.results.plain_text import escape_json, printable
+from episode.runs.interrupts import asked_to_stop
 
 if TYPE_CHECKING:
     from episode.federation.processes import Processes
@@ -58,31 +58,16 @@ Track = Annotated[bool, typer.Option(help="Write TensorBoard events into each ru
 
 @contextmanager
 def stoppable(again: str, processes: Processes | None = None) -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C end the run after its round is saved, and say how to go on; twice ends it at once.
-
-    Under torchrun a second signal is ignored: torchrun passes on a Ctrl-C that its processes have
-    already received from the terminal.
-    """
-    asked: list[int] = []
+    """Let Ctrl-C end the run after its round is saved, and say how to go on."""
     alone = processes is None or processes.size == 1
-
-    def ask(number: int, frame: object) -> None:
-        if asked and alone:
-            raise KeyboardInterrupt
-        if not asked and alone:
-            err.print("Stopping after this round (Ctrl-C again stops at once) ...")
-        asked.append(number)
-
-    before = signal.signal(signal.SIGINT, ask)
     try:
-        yield lambda: bool(asked)
+        with asked_to_stop(err.print, alone) as stop:
+            yield stop
     except KeyboardInterrupt:
         if processes is None or processes.writes:
             launcher = "" if alone else f"torchrun --nproc-per-node {processes.size} -m "  # type: ignore[union-attr]
             err.print(f"Stopped. Go on with: {launcher}{again}")
         raise SystemExit(130) from None  # not an Exception, which `together` reports as a failure
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def command_line() -> str:

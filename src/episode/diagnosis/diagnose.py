@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from episode.diagnosis.short_runs import ShortRunner, ShortRuns, try_settings
 from episode.diagnosis.trajectory import Trajectory, descend
 from episode.diagnosis.verdict import Verdict, first_eta, first_threshold, reach_verdict
 from episode.federation.protocols import Task
+from episode.results.run_html import html_rows
+from episode.runs.progress import shown_steps
 from episode.tasks.neural import Loss, NeuralTask
 
 
@@ -83,6 +85,12 @@ class Diagnosis:
             "rehearsal": self.short_runs.to_dict(),
         }
 
+    def _repr_html_(self) -> str:
+        """Return the verdict as notebooks show it: a question, an answer and a reason per row."""
+        rows = {f.question: f"{f.answer} {f.because}" for f in self.verdict.findings}
+        notes = {"Notes": " ".join(self.notes)}
+        return html_rows(f"Diagnosis of {self.title}", rows | notes)
+
     def __str__(self) -> str:
         findings = [f"{f.question} {f.answer}\n    {f.because}" for f in self.verdict.findings]
         return "\n".join([f"Diagnosis of {self.title}", GLOSSARY, *findings, *self.notes])
@@ -98,6 +106,7 @@ def diagnose(
     collate: Callable[[list[Any]], Any] = default_collate,
     options: DiagnosisOptions | None = None,
     observe: Callable[[str], None] = lambda _: None,
+    progress: bool = False,
 ) -> Diagnosis:
     """Measure a model's loss and its clients' data, and recommend how to train on them.
 
@@ -114,7 +123,9 @@ def diagnose(
         seed: Seed of the measuring batches.
         collate: Makes a batch of a list of examples, as for `fit`.
         options: How much to measure; by default what suits a small network.
-        observe: Called with a line of text before each step, to show progress.
+        observe: Called with a line of text before each step.
+        progress: Show what is being measured on a terminal and in notebooks; elsewhere, log lines
+            of the logger "episode".
 
     Returns:
         Measurements, estimates and a verdict; `print` it to read the verdict.
@@ -143,7 +154,8 @@ def diagnose(
     """
     task = NeuralTask(model, clients, loss, batch_size=batch_size, seed=seed, collate=collate)
     title = type(model).__name__
-    return diagnose_task(task, title=title, seed=seed, options=options, observe=observe)
+    with shown_steps(f"Diagnosis of {title}") if progress else nullcontext(observe) as show:
+        return diagnose_task(task, title=title, seed=seed, options=options, observe=show)
 
 
 def diagnose_task(

@@ -12,9 +12,8 @@ from episode.diagnosis.options import DiagnosisOptions
 from episode.errors import EpisodeError, unknown
 from episode.federation import checkpoint
 from episode.results.store import CHECKPOINT, CONFIG, read_config
-from episode.runs.building import build_task
+from episode.runs.building import build_task, check_device
 from episode.runs.config import Experiment, read_experiment
-from episode.runs.trainer import check_device
 from episode.tasks import TASKS
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from episode.errors import EpisodeError, is_too_large
 from episode.federation.job import MOST_CLIENTS, RecordSettings
 from episode.federation.protocols import Task
@@ -31,6 +33,17 @@ def build_task(experiment: Experiment, device: str, share: Share | None = None) 
             f"The task {experiment.task_name} does not fit into the memory of this machine"
             f"{f' with {given}' if given else ''}: choose smaller sizes."
         ) from error
+
+
+def check_device(device: str) -> None:
+    """Raise an error for a device that torch does not have here."""
+    try:
+        torch.empty(0, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].split(":")[0].rstrip(".")[:80]
+        raise EpisodeError(
+            f"engine.device is {device!r}, which cannot be used here ({reason}): try 'cpu'."
+        ) from None
 
 
 def check_holdout(record: RecordSettings, task: Task) -> None:

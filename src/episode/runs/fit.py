@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from episode.arguments import (
     folder_path,
-    function,
     number,
     optional,
     positive,
     seed_number,
     shown,
+    switch,
     whole_number,
 )
 from episode.core.algorithm import Algorithm
@@ -33,14 +34,24 @@ from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts
 from episode.runs.building import check_holdout
 from episode.runs.config import describe
+from episode.runs.extending import extend as extend_run
+from episode.runs.interrupts import asked_to_stop
 from episode.runs.monitor import Monitor
-from episode.runs.observers import combined
-from episode.runs.records import Observe, Run
+from episode.runs.records import Observe, Record, Run
 from episode.runs.rules import cohorts_of, schedule_of
+from episode.runs.start import start_from as copy_weights
 from episode.runs.trainer import owners_of, train
+from episode.runs.watchers import Watchers
 from episode.tasks.client_evaluation import EvaluateClient
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
 from episode.tasks.precision import Precision
+
+log = logging.getLogger("episode")
+READ_BACK = (
+    "%s holds this run already (%s after %d rounds): it was read, not trained again. Settings, "
+    "initial weights and a few rows of the data are the same; the code of the loss and the model "
+    "cannot be compared. To train again, choose another folder."
+)
 
 
 def fit(
@@ -71,8 +82,12 @@ def fit(
     timeout_seconds: float = 600.0,
     checkpoint_seconds: float = 30.0,
     state_memory_mb: float = 1024.0,
-    observe: Observe | None = None,
+    observe: Observe | Sequence[Observe] | None = None,
+    stop_when: Callable[[Record], bool] | None = None,
+    progress: bool = False,
     monitor: bool | Monitor = False,
+    extend: bool = False,
+    start_from: Run | str | Path | Mapping[str, Tensor] | None = None,
 ) -> Run:
     """Train `model` over `clients`, in place.
 
@@ -114,8 +129,18 @@ def fit(
         checkpoint_seconds: Seconds of work that a crash may cost; 0 saves after every round.
         state_memory_mb: If the clients' memories and momenta can take more, they are kept in a
             file, in the run's folder or a temporary one.
-        observe: Called with the record of each round.
+        observe: Called with the record of each round; if it returns "stop", the run ends there,
+            and has finished. Or a list of such functions, `TensorBoard`, `MLflow` and `WandB` among
+            them.
+        stop_when: The run ends after a round whose record makes this true, for example
+            `lambda record: record.get("metrics", {}).get("accuracy", 0) > 0.9`.
+        progress: Show a progress bar on a terminal and in notebooks; elsewhere, log lines of the
+            logger "episode", which `logging.basicConfig(level=logging.INFO)` shows.
         monitor: Warn when training leaves the regime that the theory covers.
+        extend: Let the run in `folder` go on if `rounds` is all that has changed, and larger. The
+            result is that of a run of so many rounds.
+        start_from: A `Run`, its folder, a .safetensors file or a state dict: its weights are copied
+            into the model, and a new run begins at round 0, with empty memories and momenta.
 
     Returns:
         The run: its status, its history of rounds, and the trained model.
@@ -123,6 +148,8 @@ def fit(
     Raises:
         EpisodeError: An argument is wrong, or the folder holds another run.
         ClientError: A client's data, model or loss failed during training.
+        KeyboardInterrupt: Ctrl-C was pressed. The round under way has been finished and, in a
+            folder, saved; the model has the last x̄. Called again, the run goes on.
 
     Example:
         >>> import episode, torch
@@ -135,7 +162,10 @@ def fit(
         'finished'
     """
     seed = seed_number(seed)
-    _check_objects(engine, observe, monitor)
+    _check_objects(engine, monitor)
+    watchers = Watchers.of(observe, stop_when, switch("progress", progress), monitor)
+    if start_from is not None:
+        copy_weights(model, start_from)
     chosen = Algorithm.named(algorithm)
     plan = Plan(
         chosen,
@@ -170,7 +200,9 @@ def fit(
     if isinstance(holdout, (int, float)) and holdout:
         described["holdout"] = holdout
     config = describe(plan, described, {"evaluate_every": record.evaluate_every}, made_by="fit")
-    return _join_and_train(Job(plan, task, config, settings, record), path, observe, monitor)
+    if switch("extend", extend) and path is not None:
+        config = extend_run(path, config, model.state_dict())
+    return _join_and_train(Job(plan, task, config, settings, record), path, watchers)
 
 
 def _hold_out(
@@ -186,26 +218,35 @@ def _hold_out(
     return clients, holdout
 
 
-def _join_and_train(
-    job: Job, folder: Path | None, observe: Observe | None, monitor: bool | Monitor
-) -> Run:
+def _join_and_train(job: Job, folder: Path | None, watchers: Watchers) -> Run:
     processes = registry.join(job.engine, {"config": job.config})
     try:
         with processes.together():
             job = replace(job, processes=processes, owners=owners_of(job.task, processes))
-            if monitor:
-                watch = monitor if isinstance(monitor, Monitor) else Monitor()
-                job = watch.watch(job)
-                observe = combined(watch if processes.writes else None, observe)
-            return train(job, folder, observe)
+            job = watchers.measuring(job)
+            with (
+                watchers.watching(job, folder) as observe,
+                asked_to_stop(log.warning, processes.size == 1) as stop,
+            ):
+                run = train(job, folder, observe, stop, may_end=watchers.may_end)
+            if run.read_back and processes.writes:
+                log.warning(READ_BACK, folder, run.status, len(run.history))
+            return run
+    except KeyboardInterrupt:
+        log.warning(
+            "Stopped; the model has the last x̄.%s",
+            " Call fit again with the same arguments and a model built as before to go on."
+            if folder
+            else "",
+        )
+        raise
     finally:
         processes.leave()
 
 
-def _check_objects(engine: Any, observe: Any, monitor: Any) -> None:
+def _check_objects(engine: Any, monitor: Any) -> None:
     if not isinstance(engine, str):
         raise EpisodeError(f"engine is {shown(engine)}: give its name, such as 'simulation'.")
-    optional(function, "observe", observe, "takes the record of a round")
     if not isinstance(monitor, (bool, Monitor, type(None))):
         raise EpisodeError(f"monitor is {shown(monitor)}: give True, False or a Monitor(...).")
 

@@ -206,7 +206,7 @@ class RunFolder:
             where = f" (they differ in {', '.join(differing)})" if differing else ""
             raise EpisodeError(
                 f"The folder {self.path} holds a run of another configuration{where}: "
-                f"choose another folder, or remove this one{_hint(differing)}."
+                f"choose another folder, or remove this one{hint(differing)}."
             )
 
     def _write(self, name: str, text: str) -> None:
@@ -224,7 +224,7 @@ def _storable(tensor: Tensor) -> Tensor:
     return values.clone(memory_format=torch.contiguous_format)
 
 
-def _hint(differing: list[str]) -> str:
+def hint(differing: list[str]) -> str:
     """Say how a model gets the initial weights that it had before, if only they differ."""
     if differing != ["task.initial_state"]:
         return ""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from episode.results.groups import LEADING_METRICS
-from episode.runs.records import Observe, Record
+from episode.runs.records import STOP, Observe, Record
 
 
 def combined(*observers: Observe | None) -> Observe | None:
@@ -16,9 +16,9 @@ def combined(*observers: Observe | None) -> Observe | None:
     if len(given) < 2:
         return given[0] if given else None
 
-    def observe(record: Record) -> None:
-        for each in given:
-            each(record)
+    def observe(record: Record) -> object:
+        answers = [each(record) for each in given]
+        return STOP if STOP in answers else None
 
     return observe
 

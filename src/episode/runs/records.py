@@ -14,9 +14,12 @@ from episode.errors import EpisodeError
 from episode.federation.rounds import Telemetry
 from episode.federation.state import Buffers, ServerState, Status
 from episode.results import per_client
+from episode.results.run_html import run_html
 
 Record = dict[str, Any]
-Observe = Callable[[Record], None]
+Observe = Callable[[Record], object]
+"""Called with the record of each round; if it returns "stop", the run ends there."""
+STOP = "stop"
 
 
 @dataclass
@@ -49,13 +52,20 @@ class Run:
     """The trained model, if the run was started with one."""
     client_names: Sequence[str] = ()
     """Names of the clients, in order; `client 0`, `client 1` … if they have none."""
+    read_back: bool = False
+    """Whether the run had ended before, and was read from its folder instead of being played."""
+
+    def _repr_html_(self) -> str:
+        """Return the run as notebooks show it: a table of its status, metrics and costs."""
+        return run_html(self.summary, len(self.history), self.folder, self.read_back)
 
     def __repr__(self) -> str:
         """Return a short text, because the history can be long."""
         where = f", folder={str(self.folder)!r}" if self.folder else ""
         metrics = {"loss": self.summary.get("loss"), **self.summary.get("metrics", {})}
         shown = ", ".join(f"{k}={v:.4g}" for k, v in metrics.items() if v is not None)
-        return f"Run({self.status} after {len(self.history)} rounds, {shown}{where})"
+        origin = ", read back" if self.read_back else ""
+        return f"Run({self.status} after {len(self.history)} rounds{origin}, {shown}{where})"
 
 
 class History(list[Record]):
@@ -79,6 +89,23 @@ class History(list[Record]):
             EpisodeError: pandas is not installed.
         """
         return _frame(map(_flat, self))
+
+    def plot(self, *metrics: str, path: str | Path | None = None) -> Any:
+        """Draw the losses, the metrics, and the gradient norms beside the clipping threshold.
+
+        Args:
+            *metrics: Metrics to draw; by default all, but for those of the local steps.
+            path: Where to write the picture, a .png or .svg; by default it is not written.
+
+        Returns:
+            A matplotlib figure, which notebooks show.
+
+        Raises:
+            EpisodeError: There are no rounds, or no such metric.
+        """
+        from episode.results.history_figure import draw_history
+
+        return draw_history(self, metrics, None if path is None else Path(path))
 
     def clients(self) -> dict[str, list[Record]]:
         """Return the records of each client by its name, each a list of dicts in order.

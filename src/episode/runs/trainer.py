@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from episode.engines import registry
 from episode.engines.rendezvous import under_torchrun
 from episode.errors import EpisodeError
@@ -22,11 +20,11 @@ from episode.federation.protocols import Engine, Evaluation, Request, Task
 from episode.federation.rounds import Rounds, divergence
 from episode.federation.state import ClientState, ServerState, Status
 from episode.results import per_client, store
-from episode.runs.building import build_task, check_holdout, client_names
+from episode.runs.building import build_task, check_device, check_holdout, client_names
 from episode.runs.checkpoints import Checkpoints
 from episode.runs.config import Experiment, identity_of
 from episode.runs.folder import RunFolder
-from episode.runs.records import History, Observe, Record, Run, client_line, make_record
+from episode.runs.records import STOP, History, Observe, Record, Run, client_line, make_record
 from episode.tasks.settings import Share
 
 
@@ -100,6 +98,8 @@ def train(
     folder: Path | None = None,
     observe: Observe | None = None,
     stop: Callable[[], bool] | None = None,
+    *,
+    may_end: bool = False,
 ) -> Run:
     """Play a job to its end, from where its folder left off.
 
@@ -108,7 +108,8 @@ def train(
         folder: Where the run is written; None writes nothing.
         observe: Called with the record of each round.
         stop: Once it returns true, the round under way is finished and saved, and
-            KeyboardInterrupt is raised.
+            KeyboardInterrupt is raised. The task's model then has the last x̄.
+        may_end: Whether the run ends early if `observe` returns "stop" on the first process.
 
     Returns:
         The run, with its history and its final model.
@@ -123,18 +124,7 @@ def train(
         files: RunFolder | None = None
         if folder is not None and job.processes.writes:
             files = stack.enter_context(RunFolder(folder, job.config, identity_of(job.config)))
-        return _Training(job, files, observe, stop).play()
-
-
-def check_device(device: str) -> None:
-    """Raise an error for a device that torch does not have here."""
-    try:
-        torch.empty(0, device=device).cpu()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].split(":")[0].rstrip(".")[:80]
-        raise EpisodeError(
-            f"engine.device is {device!r}, which cannot be used here ({reason}): try 'cpu'."
-        ) from None
+        return _Training(job, files, observe, stop, may_end).play()
 
 
 @dataclass
@@ -146,6 +136,7 @@ class _Training:
     """The open folder, on the one process that writes it."""
     observe: Observe | None
     stop: Callable[[], bool] | None
+    may_end: bool
     history: History = field(default_factory=History)
     checkpoints: Checkpoints | None = None
     saved_at: float = field(default_factory=time.monotonic)
@@ -176,6 +167,9 @@ class _Training:
             with registry.opener_of(self.job)(self.job) as engine:
                 engine.load_client_states(clients)
                 return self._rounds(server, engine)
+        except KeyboardInterrupt:
+            self.job.task.install(server.x, server.buffers)
+            raise
         except Exception as error:
             if self.files:
                 with contextlib.suppress(OSError, EpisodeError):  # the disk may be full
@@ -206,7 +200,7 @@ class _Training:
             self.files.finish(ended, self.job.task.state_dict(server.x, server.buffers))
             if self.observe:
                 self.observe(self.history[-1])
-        return self._result(server, ended)
+        return self._result(server, ended, read_back=True)
 
     def _rounds(self, server: ServerState, engine: Engine) -> Run:
         plan = self.job.plan
@@ -223,9 +217,11 @@ class _Training:
                 found = engine.evaluate(self.job.task, server.x, server.buffers, self.evaluated)
                 record["metrics"] = found.metrics
             line = client_line(telemetry, found.clients) if self.keeps_clients else None
-            self._write_down(record, line)
+            wants_end = self._write_down(record, line)
             if reason is not None:
                 return self._end_diverged(before, server, reason)
+            if self.may_end and self._all_end(wants_end) and server.round < plan.rounds_to_play:
+                return self._end_early(server, engine)
             requests = engine.requests()
             if requests:
                 self._save(server, engine)
@@ -233,6 +229,17 @@ class _Training:
                 raise KeyboardInterrupt
         self._save(server, engine)
         return self._end(server, self._summary("finished", server))
+
+    def _all_end(self, wanted: bool) -> bool:
+        """Whether the first process wants to end; all do the same, in the same round."""
+        return bool(self.job.processes.from_first(b"end" if wanted else b""))
+
+    def _end_early(self, server: ServerState, engine: Engine) -> Run:
+        self._save(server, engine)
+        summary = self._summary("finished", server)
+        planned = self.job.plan.rounds_to_play
+        summary["reason"] = f"stopped after {server.round} of {planned} rounds, as was asked"
+        return self._end(server, summary)
 
     def _own_requests(self) -> Request:
         """Return what this process wants done after the round."""
@@ -246,7 +253,8 @@ class _Training:
         every = self.job.record.evaluate_every * plan.rounds_of_one_step
         return rounds_played == plan.rounds_to_play or bool(every and rounds_played % every == 0)
 
-    def _write_down(self, record: Record, clients: Record | None) -> None:
+    def _write_down(self, record: Record, clients: Record | None) -> bool:
+        """Write the records of a round, and return whether the observer wants to end the run."""
         self.history.append(record)
         if clients is not None:
             self.history.client_lines.append(clients)
@@ -254,8 +262,7 @@ class _Training:
             self.files.append(record)
         if self.files and clients is not None:
             self.files.append_clients(clients)
-        if self.observe:
-            self.observe(record)
+        return self.observe is not None and self.observe(record) == STOP
 
     def _save(self, server: ServerState, engine: Engine) -> None:
         if self.checkpoints and self.checkpoints.round != server.round:
@@ -297,7 +304,7 @@ class _Training:
             self.files.finish(summary, self.job.task.state_dict(server.x, server.buffers))
         return self._result(server, summary)
 
-    def _result(self, server: ServerState, summary: Record) -> Run:
+    def _result(self, server: ServerState, summary: Record, read_back: bool = False) -> Run:
         return Run(
             summary["status"],
             self.history,
@@ -307,4 +314,5 @@ class _Training:
             self.job.folder,
             self.job.task.install(server.x, server.buffers),
             self.history.client_names,
+            read_back,
         )
