@@ -23,7 +23,7 @@ from episode import (
     Uncorrected,
     fit,
 )
-from episode.core.vectors import Vector, add_, scale_
+from episode.core.vectors import Scalar, Vector, add_, scale_
 from episode.runs.config import read_experiment, to_toml
 from episode.testing import check_algorithm
 
@@ -64,8 +64,14 @@ class Averaged(Descent):
     def has_velocity(self) -> bool:
         return True
 
-    def direction(self, gradient: Vector, shift: Vector | None, velocity: Vector | None) -> Vector:
-        g = super().direction(gradient, shift, None)
+    def direction(
+        self,
+        gradient: Vector,
+        shift: Vector | None,
+        velocity: Vector | None,
+        trust: Scalar = 1.0,
+    ) -> Vector:
+        g = super().direction(gradient, shift, None, trust)
         assert velocity is not None
         scale_(velocity, self.share)
         add_(velocity, g)

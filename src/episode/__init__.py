@@ -12,8 +12,8 @@ from typing import Any
 
 _NAMES = {
     "episode.core": (
-        "ALGORITHMS Algorithm Clipping Correction Descent Episodic Guarded PerStep Remembered "
-        "Resampled Schedule Synchronous Unclipped Uncorrected"
+        "ALGORITHMS Algorithm Clipping Correction Descent Episodic FullTrust Guarded MeasuredTrust "
+        "PerStep Remembered Resampled Schedule Synchronous Trust Unclipped Uncorrected"
     ),
     "episode.data.clients": "LazyClients",
     "episode.data.partition": "by_dirichlet by_id by_label_count by_similarity by_user_similarity",

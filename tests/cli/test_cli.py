@@ -155,7 +155,7 @@ def test_a_folder_made_in_python_is_sent_back_there(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_verify_prints_figures_and_bounds(tmp_path: Path) -> None:
     done = episode("verify", cwd=tmp_path)
-    assert "48 of 48 checks hold." in done.stdout
+    assert "50 of 50 checks hold." in done.stdout
     assert "(must be <= 1e-12)" in done.stdout
 
 

@@ -30,6 +30,15 @@ def test_every_cell_of_the_grid_is_sound_or_refused(correction: str, clipping: s
         check_algorithm(Algorithm.from_dict(cell))
 
 
+@pytest.mark.parametrize("correction", ["remembered", "resampled"])
+@pytest.mark.parametrize("clipping", ["unclipped", "episodic", "guarded"])
+def test_measured_trust_is_sound_in_every_cell_with_a_correction(
+    correction: str, clipping: str
+) -> None:
+    cell = {"correction": correction, "clipping": clipping, "trust": "measured"}
+    check_algorithm(Algorithm.from_dict(cell))
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize(
     "options",

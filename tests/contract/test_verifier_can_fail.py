@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from episode.core import clipping
+from episode.core import MeasuredTrust, clipping
+from episode.core.vectors import dot
 from episode.engines.simulation import Simulation
 from episode.federation import worker
 from episode.federation.corrections import new_memory
@@ -155,3 +156,44 @@ def test_a_probe_batch_used_again_by_the_first_step_is_caught(
 
     monkeypatch.setattr(Worker, "local", thrifty)
     assert about("episode", failed(maths.trajectories))
+
+
+def _caught_with(monkeypatch: pytest.MonkeyPatch, of_step: Any) -> None:
+    """The planted trust leads episode_trust, and nothing else, off its plain program."""
+    monkeypatch.setattr(MeasuredTrust, "of_step", of_step)
+    claims = failed(maths.trajectories)
+    assert claims
+    assert about("episode_trust", claims) == claims
+
+
+def test_trust_measured_against_the_wrong_vector_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_itself(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
+        return self.weight(dot(gradient, gradient), deviation)
+
+    _caught_with(monkeypatch, of_itself)
+
+
+def test_trust_of_the_wrong_sign_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def negated(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
+        return self.weight(dot(gradient, shift), deviation)
+
+    _caught_with(monkeypatch, negated)
+
+
+def test_trust_that_is_not_clamped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def boundless(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
+        return -dot(gradient, shift) / deviation
+
+    _caught_with(monkeypatch, boundless)
+
+
+def test_one_trust_for_all_clients_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the client that came first, instead of each one's own."""
+    first: list[Any] = []
+    right = MeasuredTrust.of_step
+
+    def shared(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
+        first.append(right(self, gradient, shift, deviation))
+        return first[0]
+
+    _caught_with(monkeypatch, shared)

@@ -12,6 +12,7 @@ from episode.core.correction import (
 )
 from episode.core.descent import DESCENTS, Descent
 from episode.core.schedule import Schedule
+from episode.core.trust import TRUSTS, FullTrust, MeasuredTrust, Trust
 
 __all__ = [
     "ALGORITHMS",
@@ -19,17 +20,21 @@ __all__ = [
     "CORRECTIONS",
     "DESCENTS",
     "EPS",
+    "TRUSTS",
     "Algorithm",
     "Clipping",
     "Correction",
     "Descent",
     "Episodic",
+    "FullTrust",
     "Guarded",
+    "MeasuredTrust",
     "PerStep",
     "Remembered",
     "Resampled",
     "Schedule",
     "Synchronous",
+    "Trust",
     "Unclipped",
     "Uncorrected",
 ]

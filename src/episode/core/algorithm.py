@@ -1,4 +1,7 @@
-"""An algorithm is a declaration: a correction, a clipping and a descent. All take the same step."""
+"""An algorithm is a declaration of its pieces: correction, trust, clipping and descent.
+
+All algorithms take the same step.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from episode.core.correction import (
     Uncorrected,
 )
 from episode.core.descent import DESCENTS, Descent
+from episode.core.trust import TRUSTS, FullTrust, MeasuredTrust, Trust
 from episode.core.vectors import Scalar, Vector, descend_, norm
 from episode.errors import EpisodeError, unknown
 from episode.pieces import GROUP, read_fields
@@ -34,6 +38,7 @@ class Algorithm:
         correction: Where the anchor (G_r^i, G_r) comes from.
         clipping: How long a step is.
         descent: How a gradient becomes a direction; plain gradient descent by default.
+        trust: How much of the correction is believed; all of it by default, as in the paper.
         probe_batches: How many batches a probe averages. More of them make the anchor less noisy,
             for as many gradients.
         reuse_probe: Whether the first local step uses the probe's batch again, where g = G_r
@@ -54,6 +59,7 @@ class Algorithm:
     correction: Correction
     clipping: Clipping
     descent: Descent = field(default_factory=Descent)
+    trust: Trust = field(default_factory=FullTrust)
     probe_batches: int = 1
     reuse_probe: bool = False
     weighting: Literal["uniform", "examples"] = "uniform"
@@ -62,12 +68,18 @@ class Algorithm:
         CORRECTIONS.check(self.correction)
         CLIPPINGS.check(self.clipping)
         DESCENTS.check(self.descent)
+        TRUSTS.check(self.trust)
         rule = self.correction
         row, column = type(rule).__name__, type(self.clipping).__name__
         if self.clipping.needs_global and not rule.has_global:
             raise EpisodeError(
                 f"{column} clipping needs a global gradient, but the correction is {row}: "
                 "use Resampled or Remembered, or PerStep clipping."
+            )
+        if self.trust != FullTrust() and not (rule.has_global and rule.steps_locally):
+            raise EpisodeError(
+                f"{type(self.trust).__name__} weighs the correction of local steps, but with "
+                f"{row} correction there is none: use Resampled or Remembered, or FullTrust."
             )
         if switch("reuse_probe", self.reuse_probe) and not (rule.probes and rule.steps_locally):
             raise EpisodeError(
@@ -91,6 +103,7 @@ class Algorithm:
         G_norm: Scalar,
         eta: Scalar,
         gamma: Scalar,
+        trust: Scalar = 1.0,
     ) -> tuple[Scalar, Scalar | None]:
         """Take one step on x, in place (Algorithm 1, lines 9 and 10).
 
@@ -102,12 +115,13 @@ class Algorithm:
             G_norm: ‖G_r‖, or NaN.
             eta: η_r.
             gamma: γ_r.
+            trust: λ, how much of the correction is believed; 1 in the paper.
 
         Returns:
             The step size and ‖g‖; None for the norm if the clipping has no use for it, since
             computing it would cost as much as the step.
         """
-        g = self.descent.direction(gradient, shift, velocity)  # line 9
+        g = self.descent.direction(gradient, shift, velocity, trust)  # line 9
         g_norm = norm(g) if self.clipping.asks_for_norm(G_norm, eta, gamma) else None
         size = self.clipping.step_size(math.nan if g_norm is None else g_norm, G_norm, eta, gamma)
         descend_(x, size, g)  # line 10
@@ -115,8 +129,9 @@ class Algorithm:
 
     @property
     def summary(self) -> str:
-        """The names of its correction and clipping, for `episode list`."""
-        return f"[{self.correction.name} x {self.clipping.name}]"
+        """The names of its pieces, for `episode list`."""
+        trust = "" if self.trust == FullTrust() else f", trust {self.trust.name}"
+        return f"[{self.correction.name} x {self.clipping.name}{trust}]"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values from which `from_dict` builds an equal algorithm.
@@ -137,6 +152,7 @@ class Algorithm:
         return {
             "correction": CORRECTIONS.describe(self.correction),
             "clipping": CLIPPINGS.describe(self.clipping),
+            "trust": TRUSTS.describe(self.trust),
             **descent,
             **{name: getattr(self, name) for name in ("probe_batches", "reuse_probe", "weighting")},
         }
@@ -165,13 +181,14 @@ class Algorithm:
         rest = dict(values)
         correction = CORRECTIONS.build(rest.pop("correction", None), "algorithm.correction")
         clipping = CLIPPINGS.build(rest.pop("clipping", None), "algorithm.clipping")
+        trust = TRUSTS.build(rest.pop("trust", "full"), "algorithm.trust")
         own = rest.pop("descent", {})
         own = own if isinstance(own, Mapping) else {"name": own}
         inlined = {k: rest.pop(k) for k in _INLINED & rest.keys()}
         at = "algorithm.descent" if own else "algorithm"
         descent = DESCENTS.build({"name": "sgd", **inlined, **own}, at)
         options = read_fields(Algorithm, rest, "algorithm", also={"name", *_INLINED})
-        return cls(correction, clipping, descent, **options)
+        return cls(correction, clipping, descent, trust, **options)
 
     @classmethod
     def named(cls, name: str | Algorithm, **options: Any) -> Algorithm:
@@ -213,6 +230,7 @@ _BUILT_IN = {
     "episode_unclipped": Algorithm(Resampled(), Unclipped()),
     "episode_guarded": Algorithm(Resampled(), Guarded()),
     "episode_plus_plus": Algorithm(Remembered(), Episodic()),
+    "episode_trust": Algorithm(Resampled(), PerStep(), trust=MeasuredTrust()),
     "parallel_sgd": Algorithm(Synchronous(), Unclipped()),
 }
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm", GROUP, _BUILT_IN)

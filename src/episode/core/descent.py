@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from episode.arguments import number, switch
-from episode.core.vectors import Vector, add_, copy_, scale_
+from episode.core.vectors import Scalar, Vector, add_, copy_, scale_
 from episode.errors import EpisodeError, unknown
 from episode.pieces import Pieces
 
@@ -58,22 +58,29 @@ class Descent:
         if self.weight_decay:
             add_(gradient, x, scale=self.weight_decay)
 
-    def direction(self, gradient: Vector, shift: Vector | None, velocity: Vector | None) -> Vector:
-        """Return the direction to step along: g = ∇F_i(x; ξ) - G_r^i + G_r (line 9), or momentum.
+    def direction(
+        self,
+        gradient: Vector,
+        shift: Vector | None,
+        velocity: Vector | None,
+        trust: Scalar = 1.0,
+    ) -> Vector:
+        """Return the direction to step along: g = ∇F_i(x; ξ) + λ(G_r - G_r^i), or momentum.
 
         Args:
             gradient: ∇F_i(x; ξ); it is overwritten.
             shift: G_r - G_r^i, or None for zero.
             velocity: The velocity, updated in place; None if `has_velocity` is false.
+            trust: λ, how much of the correction is believed; 1 in the paper.
         """
         if velocity is None:
-            return _shifted(gradient, shift)  # line 9
+            return _shifted(gradient, shift, trust)  # line 9
         if self.momentum_of == "corrected":
-            return self._accelerated(_shifted(gradient, shift), velocity)
+            return self._accelerated(_shifted(gradient, shift, trust), velocity)
         g = self._accelerated(gradient, velocity)
         if g is velocity:
             copy_(gradient, velocity)
-        return _shifted(gradient, shift)
+        return _shifted(gradient, shift, trust)
 
     def _accelerated(self, g: Vector, velocity: Vector) -> Vector:
         """v ← μv + g; return v, or g + μv with Nesterov's look-ahead (written to g)."""
@@ -85,9 +92,9 @@ class Descent:
         return g
 
 
-def _shifted(gradient: Vector, shift: Vector | None) -> Vector:
+def _shifted(gradient: Vector, shift: Vector | None, trust: Scalar) -> Vector:
     if shift is not None:
-        add_(gradient, shift)
+        add_(gradient, shift, trust)
     return gradient
 
 

@@ -28,21 +28,32 @@ def norm(v: Vector) -> Scalar:
         flat: Tensor = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
     else:
         flat = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(v))), keepdim=True)
-    return flat.item() if flat.dim() == 1 and flat.device.type == "cpu" else flat
+    return _read(flat)
 
 
-def add_(v: Vector, w: Vector, scale: float = 1.0) -> None:
+def dot(v: Vector, w: Vector) -> Scalar:
+    """⟨v, w⟩, the inner product."""
+    if isinstance(v, Tensor) and isinstance(w, Tensor):
+        total = torch.linalg.vecdot(v, w).unsqueeze(-1)
+    else:
+        pairs = zip(blocks_of(v), blocks_of(w), strict=True)
+        parts = [torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs]
+        total = torch.stack(parts).sum(dim=0, keepdim=True)
+    return _read(total)
+
+
+def add_(v: Vector, w: Vector, scale: Scalar = 1.0) -> None:
     """v ← v + scale · w."""
-    torch._foreach_add_(blocks_of(v), blocks_of(w), alpha=scale)
+    if isinstance(scale, Tensor):
+        for v_k, w_k in zip(blocks_of(v), blocks_of(w), strict=True):
+            v_k.addcmul_(w_k, scale)
+    else:
+        torch._foreach_add_(blocks_of(v), blocks_of(w), alpha=scale)
 
 
 def descend_(x: Vector, size: Scalar, g: Vector) -> None:
     """x ← x - size · g."""
-    if isinstance(size, Tensor):
-        for x_k, g_k in zip(blocks_of(x), blocks_of(g), strict=True):
-            x_k.addcmul_(g_k, size, value=-1)
-    else:
-        torch._foreach_add_(blocks_of(x), blocks_of(g), alpha=-size)
+    add_(x, g, scale=-size)
 
 
 def scale_(v: Vector, factor: float) -> None:
@@ -100,6 +111,22 @@ def maximum(a: Scalar, b: Scalar) -> Scalar:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return torch.maximum(torch.as_tensor(a), torch.as_tensor(b))
     return a if a > b or math.isnan(a) else b
+
+
+def clamped_ratio(a: Scalar, b: Scalar) -> Scalar:
+    """Return a / b, but at least 0 and at most 1, and 0 if b is 0; NaN if one is NaN."""
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        a, b = torch.as_tensor(a), torch.as_tensor(b)
+        return torch.where(b == 0, 0.0 * a, a / b).clamp(0.0, 1.0)
+    if b == 0 and not math.isnan(a):
+        return 0.0
+    ratio = a / b if math.isfinite(a) or not math.isinf(b) else math.nan
+    return ratio if math.isnan(ratio) else min(max(ratio, 0.0), 1.0)
+
+
+def _read(scalar: Tensor) -> Scalar:
+    """Return a scalar `[1]` on the CPU as a number, and any other as it is."""
+    return scalar.item() if scalar.dim() == 1 and scalar.device.type == "cpu" else scalar
 
 
 def blocks_of(v: Vector) -> list[Tensor]:

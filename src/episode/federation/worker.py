@@ -14,13 +14,16 @@ import torch
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
-from episode.core.vectors import Scalar, Vector, add_, copy_, cut, maximum, norm
+from episode.core.vectors import Scalar, Vector, add_, copy_, cut, dot, maximum, minimum, norm
 from episode.federation.corrections import new_memory, write_shift
 from episode.federation.protocols import Draw, Objective, Phase, Reply
 from episode.federation.state import Buffers, ClientState
 
 LOCAL_METRICS = ("loss", "clipped", "largest_norm", "drift")
 """What a client measures in its local steps; a value is None if it was not measured."""
+TRUST_METRICS = ("trust", "least_trust")
+"""What it also measures if its algorithm measures trust: the mean of λ over its steps, and the
+smallest."""
 CORRECTION_METRICS = ("correction_norm", "gradient_norm")
 """What it also measures if it is asked to."""
 
@@ -42,8 +45,9 @@ class ReplyForm:
             is_only_phase = not (memorise or algorithm.correction.steps_locally)
             return cls(("gradient",), is_only_phase, ("loss",))
         change = ("change",) if algorithm.correction.remembers else ()
+        trust = TRUST_METRICS if algorithm.trust.measures else ()
         corrections = CORRECTION_METRICS if measure_every else ()
-        return cls(("x", *change), True, (*LOCAL_METRICS, *corrections))
+        return cls(("x", *change), True, (*LOCAL_METRICS, *trust, *corrections))
 
 
 class Worker:
@@ -114,6 +118,7 @@ class Worker:
         """
         self._load(x, buffers)
         shift = self._correction(state, G)
+        deviation = self._deviation(shift)
         velocity = self._velocity(state)
         remembers = self.algorithm.correction.remembers
         gradients = torch.zeros_like(self.objective.x) if remembers else None
@@ -121,6 +126,7 @@ class Worker:
         seen = _Measured()
         measures = measure_every > 0 and (round + client) % measure_every == 0
         for step in range(local_steps):
+            trust: Scalar = 1.0  # with the probe's own batch, g = G_r exactly
             if step == 0 and self.algorithm.reuse_probe and state.anchor is not None:
                 gradient: Vector = self._cut(state.anchor.clone())
             else:
@@ -128,14 +134,16 @@ class Worker:
                 loss, gradient = self.objective.gradient(draw)
                 self.algorithm.descent.decay_(gradient, self.objective.blocks)
                 seen.losses.append(loss)
+                trust = self.algorithm.trust.of_step(gradient, shift, deviation)
             if gradient_sum is not None:
                 add_(gradient_sum, gradient)
             if measures and step == 0 and shift is not None:
                 seen.correction_norm, seen.gradient_norm = norm(shift), norm(gradient)
             size, g_norm = self.algorithm.step(
-                self.objective.blocks, gradient, shift, velocity, G_norm, eta, gamma
+                self.objective.blocks, gradient, shift, velocity, G_norm, eta, gamma, trust
             )
             seen.sizes.append(size)
+            seen.trusts.append(trust)
             if g_norm is not None:
                 seen.norms.append(g_norm)
             del gradient  # the next one then takes its place while that is in the cache
@@ -145,6 +153,8 @@ class Worker:
         state.anchor = None
         drift = norm(torch.sub(self.objective.x, x, out=self._shift))
         reply.metrics = seen.metrics(eta, drift)
+        if self.algorithm.trust.measures:
+            reply.metrics |= seen.trust_metrics()
         if measure_every:
             reply.metrics |= {name: getattr(seen, name) for name in CORRECTION_METRICS}
         return reply
@@ -160,6 +170,12 @@ class Worker:
         local = state.memory if self.algorithm.correction.remembers else state.anchor
         write_shift(self._shift, G, local)
         return self._shift_blocks
+
+    def _deviation(self, shift: Vector | None) -> Scalar:
+        """Return ‖G_r^i - G_r‖², if trust is measured by it."""
+        if shift is None or not self.algorithm.trust.measures:
+            return 0.0
+        return dot(shift, shift)
 
     def _velocity(self, state: ClientState) -> Vector | None:
         if not self.algorithm.descent.has_velocity:
@@ -179,6 +195,7 @@ class _Measured:
     losses: list[Tensor] = field(default_factory=list)
     sizes: list[Scalar] = field(default_factory=list)
     norms: list[Scalar] = field(default_factory=list)
+    trusts: list[Scalar] = field(default_factory=list)
     correction_norm: Scalar | None = None
     gradient_norm: Scalar | None = None
 
@@ -189,6 +206,13 @@ class _Measured:
             "clipped": sum(1.0 * (size != eta) for size in self.sizes) / len(self.sizes),
             "largest_norm": reduce(maximum, self.norms) if self.norms else None,
             "drift": drift,
+        }
+
+    def trust_metrics(self) -> dict[str, Any]:
+        """Return the values of TRUST_METRICS."""
+        return {
+            "trust": sum(self.trusts) / len(self.trusts),
+            "least_trust": reduce(minimum, self.trusts),
         }
 
 

@@ -43,6 +43,7 @@ from torch import Tensor
 
 from episode.core.algorithm import Algorithm
 from episode.core.descent import Descent
+from episode.core.trust import FullTrust, MeasuredTrust
 from episode.federation.protocols import Phase
 from episode.federation.rounds import Plan
 from episode.federation.state import Buffers, ClientState
@@ -150,7 +151,10 @@ class Bounds:
     def _longest_direction(self, before: ClientState) -> float:
         """Return the norm of the longest direction to step along, D; infinite if there is none."""
         descent = self.algorithm.descent
-        if self.max_norm is None or type(descent) is not Descent:
+        known = type(descent) is Descent and isinstance(
+            self.algorithm.trust, (FullTrust, MeasuredTrust)
+        )
+        if self.max_norm is None or not known:
             return math.inf
         own = before.memory if self.algorithm.correction.remembers else before.anchor
         shift = self.G if own is None or self.G is None else self.G - own

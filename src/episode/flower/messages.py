@@ -18,7 +18,7 @@ from torch import Tensor
 from episode.core.algorithm import Algorithm
 from episode.federation.protocols import Phase, Reply
 from episode.federation.state import Buffers, ClientState
-from episode.federation.worker import CORRECTION_METRICS, ReplyForm
+from episode.federation.worker import CORRECTION_METRICS, TRUST_METRICS, ReplyForm
 from episode.flower.checks import Rejected as Rejected, check_label, read_array, read_metrics
 
 ASK = "episode.ask"
@@ -97,6 +97,8 @@ class Ask:
             names.add("loss")
         if algorithm.clipping.asks_for_norm(self.G_norm, self.eta, self.gamma):
             names.add("largest_norm")
+        if algorithm.trust.measures:
+            names.update(TRUST_METRICS)
         if corrects and self.measure_every and (self.round + client) % self.measure_every == 0:
             names.update(CORRECTION_METRICS)
         return names

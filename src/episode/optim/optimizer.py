@@ -18,7 +18,7 @@ from torch import Tensor
 
 from episode.arguments import number, positive, whole_number
 from episode.core.algorithm import Algorithm
-from episode.core.vectors import Scalar, add_, copy_, descend_, norm
+from episode.core.vectors import Scalar, add_, copy_, descend_, dot, norm
 from episode.errors import EpisodeError
 from episode.federation.corrections import (
     first_memory_is_probed,
@@ -100,6 +100,8 @@ class FederatedSGD(torch.optim.Optimizer):
             "threshold": gamma / lr,
             "steps_taken": 0,
             "global_norm": math.nan,
+            "trust": 1.0,
+            "deviation": 0.0,
         }
         super().__init__(params, defaults)
         if self._peers.size > 1:
@@ -151,11 +153,19 @@ class FederatedSGD(torch.optim.Optimizer):
             self._step_together(gradient)
             self._set("steps_taken", self._taken + 1)
             return loss
-        if self._taken % self.local_steps == 0:
+        begins = self._taken % self.local_steps == 0
+        if begins:
             self._begin_round(gradient, probe)
         if correction.remembers:
             add_(self._held("gradient_sum"), gradient)
-        self._descend(gradient, self._held("shift") if correction.has_global else None)
+        shift = self._held("shift") if correction.has_global else None
+        if self.algorithm.trust.measures:
+            assert shift is not None
+            is_probe = begins and correction.probes and probe is None  # then g = G_r exactly
+            deviation = self.param_groups[0]["deviation"]
+            trust = 1.0 if is_probe else self.algorithm.trust.of_step(gradient, shift, deviation)
+            self._set("trust", trust)
+        self._descend(gradient, shift)
         self._set("steps_taken", self._taken + 1)
         if self._taken % self.local_steps == 0:
             self._end_round()
@@ -197,6 +207,8 @@ class FederatedSGD(torch.optim.Optimizer):
         write_shift(shift, G, local)
         self._hold("shift", shift)
         self._set("global_norm", norm(G))
+        if self.algorithm.trust.measures:
+            self._set("deviation", dot(shift, shift))
 
     def _first_memory(self, gradient: Blocks, probe: Callable[[], Any] | None) -> None:
         memory = [torch.zeros_like(g) for g in gradient]
@@ -237,7 +249,7 @@ class FederatedSGD(torch.optim.Optimizer):
             if "velocity" not in self.state[self._parameters[0]]:
                 self._hold("velocity", [torch.zeros_like(g) for g in gradient])
             velocity = self._held("velocity")
-        g = algorithm.descent.direction(gradient, shift, velocity)
+        g = algorithm.descent.direction(gradient, shift, velocity, first["trust"])
         G_norm, threshold = first["global_norm"], first["threshold"]
         needed = algorithm.clipping.asks_for_norm(G_norm, 1.0, threshold)
         g_norm: Scalar = norm(g) if needed else math.nan

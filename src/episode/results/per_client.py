@@ -22,8 +22,8 @@ from episode.results.schema import COUNT, COUNTS, METRICS, NUMBER
 CLIENTS = "clients.jsonl"
 CLIENT_NAMES = "client_names.json"
 """Names of all clients; only for tasks whose clients have names."""
-TRAINED = ("loss", "clipped", "largest_norm", "drift")
-"""What every client measures in its local steps."""
+TRAINED = ("loss", "clipped", "largest_norm", "drift", "trust")
+"""What clients measure in their local steps; trust only if the algorithm measures it."""
 PER_CLIENT = "per_client"
 """Key of a summary: the last values of each client, by metric."""
 
@@ -48,8 +48,9 @@ def make_line(
     """
     line: Line = {"round": round, "clients": list(clients)}
     for name in TRAINED:
-        if any(value is not None for value in trained[name]):
-            line[name] = [None if value is None else float(value) for value in trained[name]]
+        values = trained.get(name, ())
+        if any(value is not None for value in values):
+            line[name] = [None if value is None else float(value) for value in values]
     found = {client: metrics for client, metrics in sorted(evaluated.items()) if metrics}
     if found:
         if list(found) != line["clients"]:

@@ -123,7 +123,9 @@ ROUND: Schema = {
     "cohort": COUNTS,
     **_COSTS,
     **dict.fromkeys(("eta", "gamma", "global_norm", "clipped_steps"), nullable(NUMBER)),
-    **dict.fromkeys(("largest_norm", "drift", "correction_ratio"), nullable(NUMBER)),
+    **dict.fromkeys(
+        ("largest_norm", "drift", "correction_ratio", "trust", "least_trust"), nullable(NUMBER)
+    ),
     "clipped": nullable(FLAG),
     "metrics": optional(METRICS),
 }

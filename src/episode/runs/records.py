@@ -111,7 +111,8 @@ class History(list[Record]):
         """Return the records of each client by its name, each a list of dicts in order.
 
         A record has the round and, if the client took part in it, its `loss`, the share of its
-        steps that were `clipped`, its `largest_norm` and its `drift`. If the client was evaluated
+        steps that were `clipped`, its `largest_norm`, its `drift` and, if the
+        algorithm measures it, its mean `trust`. If the client was evaluated
         after the round, it has `metrics`, as the record of a round has.
 
         Empty if records of each client were not kept: see `record.per_client`.
@@ -164,6 +165,7 @@ def make_record(telemetry: Telemetry, server: ServerState) -> Record:
         "drift": _largest(metrics["drift"]),
         "cohort": telemetry.cohort,
         **dataclasses.asdict(server.counts),
+        **_trust(metrics),
         **_correction_ratio(metrics),
     }
 
@@ -171,6 +173,14 @@ def make_record(telemetry: Telemetry, server: ServerState) -> Record:
 def client_line(telemetry: Telemetry, evaluated: Mapping[int, Mapping[str, float]]) -> Record:
     """Return one line of clients.jsonl, with the metrics of the clients that were evaluated."""
     return per_client.make_line(telemetry.round, telemetry.cohort, telemetry.metrics, evaluated)
+
+
+def _trust(metrics: dict[str, list[Any]]) -> Record:
+    """Return the mean and the smallest λ of the cohort's local steps, if trust is measured."""
+    if "trust" not in metrics:
+        return {}
+    mean = sum(metrics["trust"]) / len(metrics["trust"])
+    return {"trust": mean, "least_trust": min(metrics["least_trust"])}
 
 
 def _correction_ratio(metrics: dict[str, list[Any]]) -> Record:

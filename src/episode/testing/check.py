@@ -67,10 +67,11 @@ def plain_path(algorithm: Algorithm, setting: plain.Setting) -> Sequence[plain.V
     """Run the plain program that the algorithm's correction and clipping ask for."""
     correction, clipping = algorithm.correction, algorithm.clipping
     rule: Any = plain.RULES.get(type(clipping), clipping.step_size)
+    trust: Any = plain.TRUSTS.get(type(algorithm.trust), algorithm.trust.weight)
     if not correction.steps_locally:
         return plain.synchronous(setting, rule)
     if correction.probes:
-        return plain.resampled(setting, rule, algorithm.reuse_probe)
+        return plain.resampled(setting, rule, trust, algorithm.reuse_probe)
     if correction.remembers:
-        return plain.remembered(setting, rule, probe_first=clipping.needs_global)
+        return plain.remembered(setting, rule, trust, probe_first=clipping.needs_global)
     return plain.uncorrected(setting, rule)

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from episode.core import Episodic, Guarded, PerStep, Unclipped
+from episode.core import Episodic, FullTrust, Guarded, MeasuredTrust, PerStep, Unclipped
 
 Vector = npt.NDArray[np.float64]
 Gradient = Callable[[int, Vector, str, int], Vector]
 """`gradient(i, x, stream, k)`: the k-th stochastic gradient of client i in that stream, at x."""
+Trust = Callable[[float, float], float]
+"""λ, from ⟨∇F_i(x; ξ), D⟩ and ‖D‖², where D = G_i - G."""
 Rule = Callable[[float, float, float, float], float]
 """The step size that ‖g‖, ‖G‖ (NaN if there is no G), η and γ lead to."""
 
@@ -30,6 +32,13 @@ RULES: dict[type, Rule] = {
     Guarded: lambda g, G, eta, gamma: min(eta if gamma / eta >= G else math.inf, gamma / (g + EPS)),
 }
 """The rules of the built-in clippings, which are their keys only: the rules are written anew."""
+
+
+TRUSTS: dict[type, Trust] = {
+    FullTrust: lambda held, square: 1.0,
+    MeasuredTrust: lambda held, square: 0.0 if square == 0 else max(0.0, min(1.0, held / square)),
+}
+"""The same for how much of a correction is believed."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,13 @@ def step(x: Vector, g: Vector, G: Vector | None, s: Setting, rule: Rule) -> Vect
     return x - rule(length(g), G_norm, s.eta, s.gamma) * g
 
 
-def resampled(s: Setting, rule: Rule, reuse_probe: bool = False) -> list[Vector]:
+def believed(raw: Vector, own: Vector, G: Vector, trust: Trust) -> Vector:
+    """Return the corrected gradient, raw + λ (G - own)."""
+    D = own - G
+    return raw - trust(float(np.sum(raw * D)), float(np.sum(D * D))) * D
+
+
+def resampled(s: Setting, rule: Rule, trust: Trust, reuse_probe: bool = False) -> list[Vector]:
     """Algorithm 1: EPISODE and, with other rules, EPISODE-unclipped and EPISODE-guarded."""
     path = [s.x_0]
     for r in range(s.rounds):
@@ -76,7 +91,7 @@ def resampled(s: Setting, rule: Rule, reuse_probe: bool = False) -> list[Vector]
         for i in cohort:
             x = x_bar
             for t in range(s.local_steps):
-                g = s.gradient(i, x, "local", r * s.local_steps + t) - G_i[i] + G
+                g = believed(s.gradient(i, x, "local", r * s.local_steps + t), G_i[i], G, trust)
                 x = step(x, G if t == 0 and reuse_probe else g, G, s, rule)
             ends.append(x)
         path.append(mean(ends))
@@ -98,7 +113,7 @@ def uncorrected(s: Setting, rule: Rule) -> list[Vector]:
     return path
 
 
-def remembered(s: Setting, rule: Rule, probe_first: bool) -> list[Vector]:
+def remembered(s: Setting, rule: Rule, trust: Trust, probe_first: bool) -> list[Vector]:
     """SCAFFOLD, with the mean raw gradient of the round as memory.
 
     With `Episodic` it is EPISODE++, whose memories start from one gradient at x_0.
@@ -114,7 +129,7 @@ def remembered(s: Setting, rule: Rule, probe_first: bool) -> list[Vector]:
             for t in range(s.local_steps):
                 raw = s.gradient(i, x, "local", r * s.local_steps + t)
                 gradients.append(raw)
-                x = step(x, raw - c_i[i] + c, c, s, rule)
+                x = step(x, believed(raw, c_i[i], c, trust), c, s, rule)
             ends.append(x)
             c_i[i] = mean(gradients)
         path.append(mean(ends))

@@ -1,0 +1,101 @@
+"""How much of the correction is believed: λ in g = ∇F_i(x; ξ) + λ (G_r - G_r^i).
+
+The paper believes all of it, in every step. But G_r - G_r^i was measured on one batch at x̄_r: with
+noise, or after a few long steps, it says little about the gradient at x. A client can measure how
+much of it is still true, with one dot product and no communication.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from episode.core.vectors import Scalar, Vector, clamped_ratio, dot
+from episode.pieces import Pieces
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Base class of all kinds of trust. Derive a frozen dataclass from it to write your own.
+
+    A kind of trust must define `weight`. Let D = G_r^i - G_r, by which the client's gradient
+    deviated from the global one at x̄_r.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Half(Trust):
+        ...     def weight(self, held, deviation):
+        ...         return 0.5
+        >>> Half().weight(held=3.0, deviation=4.0)
+        0.5
+    """
+
+    measures: ClassVar[bool] = True
+    """Whether `weight` depends on the gradient, so that each step costs a dot product."""
+
+    @property
+    def name(self) -> str:
+        """Name under which it can be found: `measured`, or `my_trust.py:Half`."""
+        return TRUSTS.name_of(type(self))
+
+    def weight(self, held: Scalar, deviation: Scalar) -> Scalar:
+        """Return λ, the factor in front of the correction G_r - G_r^i.
+
+        Args:
+            held: ⟨∇F_i(x; ξ), D⟩: how much of the deviation the gradient at x still holds. A
+                number, or a tensor `[..., 1]` on a GPU and for many runs at once.
+            deviation: ‖D‖².
+
+        Returns:
+            The weight, from 0 (as without a correction) to 1 (the paper's).
+        """
+        raise NotImplementedError
+
+    def of_step(self, gradient: Vector, shift: Vector | None, deviation: Scalar) -> Scalar:
+        """Return λ for a step along this gradient, given the correction G_r - G_r^i = -D."""
+        if shift is None or not self.measures:
+            return 1.0
+        return self.weight(-dot(gradient, shift), deviation)
+
+
+@dataclass(frozen=True)
+class FullTrust(Trust):
+    """1: the correction is added in full, as in the paper.
+
+    Example:
+        >>> FullTrust().weight(held=0.5, deviation=4.0)
+        1.0
+    """
+
+    measures: ClassVar[bool] = False
+
+    def weight(self, held: Scalar, deviation: Scalar) -> Scalar:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class MeasuredTrust(Trust):
+    """⟨∇F_i(x; ξ), D⟩ / ‖D‖², between 0 and 1: the share of D that the gradient still holds.
+
+    So the correction takes away the client's deviation as far as it is in the gradient, and never
+    more. Where the correction is noise, or has grown old in a long round, λ falls towards 0 and the
+    client steps as if it were not corrected. Where all clients agree, D = 0 and so is λ.
+
+    Ours, not the paper's. With λ below 1 corrections no longer cancel out over the clients: a bias
+    remains that vanishes with the noise and the step size (docs/theory.md).
+
+    Example:
+        >>> MeasuredTrust().weight(held=1.0, deviation=4.0)
+        0.25
+        >>> MeasuredTrust().weight(held=9.0, deviation=4.0)
+        1.0
+    """
+
+    def weight(self, held: Scalar, deviation: Scalar) -> Scalar:
+        return clamped_ratio(held, deviation)
+
+
+TRUSTS = Pieces(
+    "trust", Trust, {"full": FullTrust, "measured": MeasuredTrust}, "weight(self, held, deviation)"
+)
+"""The built-in kinds of trust by name."""

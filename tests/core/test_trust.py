@@ -1,0 +1,121 @@
+"""Trust: how much of a correction is believed, on vectors that one can check by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from episode import (
+    Algorithm,
+    EpisodeError,
+    FullTrust,
+    MeasuredTrust,
+    PerStep,
+    Remembered,
+    Resampled,
+    Synchronous,
+    Trust,
+    Uncorrected,
+)
+from episode.core.vectors import clamped_ratio, dot
+
+FINITE = st.floats(-1e6, 1e6)
+
+
+def of_step(gradient: list[float], local: list[float], G: list[float]) -> float:
+    """λ of a step along this gradient, given the anchor (G_r^i, G_r)."""
+    shift = torch.tensor(G) - torch.tensor(local)
+    found = MeasuredTrust().of_step(torch.tensor(gradient), shift, dot(shift, shift))
+    return float(found)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "expected"),
+    [
+        ([5.0, 2.0], 1.0),  # the whole deviation, (4, 0), and more
+        ([4.0, 9.0], 1.0),
+        ([1.0, 9.0], 0.25),
+        ([0.0, 9.0], 0.0),
+        ([-3.0, 9.0], 0.0),
+    ],
+)
+def test_measured_trust_is_the_share_of_the_deviation_that_the_gradient_holds(
+    gradient: list[float], expected: float
+) -> None:
+    assert of_step(gradient, local=[5.0, 2.0], G=[1.0, 2.0]) == expected
+
+
+@given(st.lists(FINITE, min_size=2, max_size=2), st.lists(FINITE, min_size=2, max_size=2))
+def test_a_correction_takes_away_no_more_of_the_deviation_than_is_there(
+    gradient: list[float], deviation: list[float]
+) -> None:
+    g, D = (torch.tensor(v, dtype=torch.float64) for v in (gradient, deviation))
+    trust = float(MeasuredTrust().of_step(g, -D, dot(D, D)))
+    before, after = float(dot(g, D)), float(dot(g - trust * D, D))
+    room = 1e-9 * (abs(before) + float(dot(D, D)))
+    assert min(before, 0.0) - room <= after <= max(before, 0.0) + room
+
+
+def test_clients_that_agree_have_nothing_to_correct() -> None:
+    assert of_step([1.0, 2.0], local=[3.0, 4.0], G=[3.0, 4.0]) == 0.0
+
+
+def test_what_is_not_finite_is_noticed() -> None:
+    assert math.isnan(of_step([math.nan, 0.0], local=[1.0, 0.0], G=[0.0, 0.0]))
+    assert math.isnan(of_step([math.inf, 0.0], local=[math.inf, 0.0], G=[0.0, 0.0]))
+    assert of_step([math.inf, 0.0], local=[1.0, 0.0], G=[0.0, 0.0]) == 1.0
+
+
+def test_many_runs_at_once_give_what_each_gives_alone() -> None:
+    held, deviation = [2.0, -1.0, 9.0, 1.0, math.nan], [4.0, 4.0, 4.0, 0.0, 1.0]
+    alone = [float(clamped_ratio(h, d)) for h, d in zip(held, deviation, strict=True)]
+    together = clamped_ratio(torch.tensor(held), torch.tensor(deviation))
+    assert isinstance(together, torch.Tensor)
+    assert str(together.tolist()) == str(alone)
+
+
+def test_a_dot_product_of_blocks_is_that_of_the_flat_vectors() -> None:
+    v, w = torch.randn(2, 12, dtype=torch.float64)
+    blocks = [[t[:4].view(2, 2), t[4:]] for t in (v, w)]
+    assert dot(*blocks) == pytest.approx(float(v @ w), rel=1e-12)
+    assert dot(torch.stack([v, w]), w).shape == (2, 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("correction", [Uncorrected(), Synchronous()])
+def test_trust_in_a_correction_that_is_not_there_is_refused(
+    correction: Uncorrected | Synchronous,
+) -> None:
+    with pytest.raises(EpisodeError, match="use Resampled or Remembered, or FullTrust"):
+        Algorithm(correction, PerStep(), trust=MeasuredTrust())
+
+
+@dataclass(frozen=True)
+class Share(Trust):
+    """The same share of every correction."""
+
+    share: float = 0.5
+
+    def weight(self, held: object, deviation: object) -> float:
+        return self.share
+
+
+def test_two_trusts_of_other_settings_are_two_algorithms() -> None:
+    a, b = (Algorithm(Remembered(), PerStep(), trust=Share(s)) for s in (0.25, 0.5))
+    assert a != b
+    assert a.to_dict()["trust"]["share"] == 0.25
+
+
+def test_trust_can_be_set_by_name() -> None:
+    found = Algorithm.from_dict(
+        {"correction": "resampled", "clipping": "per_step", "trust": "measured"}
+    )
+    assert found == Algorithm(Resampled(), PerStep(), trust=MeasuredTrust())
+    assert found == Algorithm.named("episode_trust")
+    assert Algorithm.named("episode", trust="measured").trust == MeasuredTrust()
+    assert Algorithm.named("episode").trust == FullTrust()
+    with pytest.raises(EpisodeError, match="'measured'"):
+        Algorithm.named("episode", trust="mesured")
