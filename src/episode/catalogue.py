@@ -60,10 +60,11 @@ ALGORITHM_SUMMARIES = {
     "episode_unclipped": "EPISODE without clipping, for ablation",
     "episode_guarded": "EPISODE that also guards the steps of unclipped rounds",
     "episode_plus_plus": "EPISODE with remembered gradients, for rounds with few clients",
+    "episode_trust": "EPISODE that weighs its corrections by what is measured of them",
     "parallel_sgd": "one plain step per exchange",
 }
 
-CELLS = {
+CELLS: dict[tuple[str, ...], str] = {
     ("uncorrected", "unclipped"): "fedavg",
     ("uncorrected", "per_step"): "celgc",
     ("remembered", "unclipped"): "scaffold",
@@ -73,16 +74,18 @@ CELLS = {
     ("resampled", "unclipped"): "episode_unclipped",
     ("resampled", "guarded"): "episode_guarded",
     ("remembered", "episodic"): "episode_plus_plus",
+    ("resampled", "per_step", "measured"): "episode_trust",
     ("synchronous", "unclipped"): "parallel_sgd",
 }
-"""Names of algorithms by their correction and clipping, for readers of folders."""
+"""Names of algorithms by their pieces, for readers of folders; full trust is left out."""
 
 
-def cell_name(correction: str, clipping: str) -> str:
+def cell_name(correction: str, clipping: str, trust: str = "full") -> str:
     """Return the name of a cell of the grid, or those of its pieces, without their files."""
-    if name := CELLS.get((correction, clipping)):
+    pieces = (correction, clipping) if trust == "full" else (correction, clipping, trust)
+    if name := CELLS.get(pieces):
         return name
-    return "-".join(piece.rpartition(":")[2] for piece in (correction, clipping))
+    return "-".join(piece.rpartition(":")[2] for piece in pieces)
 
 
 def catalogue() -> dict[str, dict[str, str]]:

@@ -44,6 +44,7 @@ VECTOR = 8 * D  # bytes of one float64 vector
         ("episode", 2, 2, 2, I + 1),
         ("episode_unclipped", 2, 2, 2, I + 1),
         ("episode_guarded", 2, 2, 2, I + 1),
+        ("episode_trust", 2, 2, 2, I + 1),
         ("naive_parallel_clip", I, I, I, I),
         ("parallel_sgd", I, I, I, I),
     ],

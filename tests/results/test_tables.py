@@ -79,8 +79,9 @@ def test_a_run_made_in_python_has_the_name_and_the_colour_of_its_algorithm(tmp_p
 
 
 def test_the_names_of_cells_are_those_of_the_algorithms() -> None:
-    cells = {(a.correction.name, a.clipping.name): n for n, a in ALGORITHMS.items()}
-    assert cells == CELLS
+    pieces = {n: (a.correction.name, a.clipping.name, a.trust.name) for n, a in ALGORITHMS.items()}
+    assert {n: cell_name(*names) for n, names in pieces.items()} == {n: n for n in pieces}
+    assert set(CELLS.values()) == set(ALGORITHMS)
     assert cell_name("resampled", "my_clipping.py:Soft") == "resampled-Soft"
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from episode.arguments import switch, whole_number
 from episode.core.clipping import CLIPPINGS, Clipping, Episodic, Guarded, PerStep, Unclipped
+from episode.core.combination import check_combination
 from episode.core.correction import (
     CORRECTIONS,
     Correction,
@@ -69,28 +69,7 @@ class Algorithm:
         CLIPPINGS.check(self.clipping)
         DESCENTS.check(self.descent)
         TRUSTS.check(self.trust)
-        rule = self.correction
-        row, column = type(rule).__name__, type(self.clipping).__name__
-        if self.clipping.needs_global and not rule.has_global:
-            raise EpisodeError(
-                f"{column} clipping needs a global gradient, but the correction is {row}: "
-                "use Resampled or Remembered, or PerStep clipping."
-            )
-        if self.trust != FullTrust() and not (rule.has_global and rule.steps_locally):
-            raise EpisodeError(
-                f"{type(self.trust).__name__} weighs the correction of local steps, but with "
-                f"{row} correction there is none: use Resampled or Remembered, or FullTrust."
-            )
-        if switch("reuse_probe", self.reuse_probe) and not (rule.probes and rule.steps_locally):
-            raise EpisodeError(
-                f"reuse_probe takes the first local step from the probe, but with {row} "
-                "correction there is none: use Resampled, or leave reuse_probe off."
-            )
-        if whole_number("probe_batches", self.probe_batches, least=1) > 1 and not rule.probes:
-            raise EpisodeError(
-                f"probe_batches is {self.probe_batches}, but {row} correction makes no probe: "
-                "use Resampled or Synchronous, or leave it at 1."
-            )
+        check_combination(self)
         if self.weighting not in (choices := ("uniform", "examples")):
             raise unknown("weighting", self.weighting, choices)
 

@@ -31,6 +31,7 @@ from episode.optim.settings import (
     algorithm_of,
     averaged_buffers,
     check_group,
+    check_parameter,
     length_of_clipped_steps,
 )
 
@@ -119,15 +120,7 @@ class FederatedSGD(torch.optim.Optimizer):
         added["steps_taken"] = self.param_groups[0]["steps_taken"]
         first = self.param_groups[0]["params"][0]
         for p in added["params"]:
-            if p.is_complex():
-                raise EpisodeError(f"{self._name(p)} is complex: real parameters are needed.")
-            if p.is_sparse:
-                raise EpisodeError(f"{self._name(p)} is sparse: dense parameters are needed.")
-            if (p.dtype, p.device) != (first.dtype, first.device):
-                raise EpisodeError(
-                    f"{self._name(p)} is {p.dtype} on {p.device}, others are {first.dtype} on "
-                    f"{first.device}: all must form one vector."
-                )
+            check_parameter(p, first, self._name(p))
 
     @torch.no_grad()
     def step(
@@ -153,8 +146,7 @@ class FederatedSGD(torch.optim.Optimizer):
             self._step_together(gradient)
             self._set("steps_taken", self._taken + 1)
             return loss
-        begins = self._taken % self.local_steps == 0
-        if begins:
+        if begins := self._taken % self.local_steps == 0:
             self._begin_round(gradient, probe)
         if correction.remembers:
             add_(self._held("gradient_sum"), gradient)

@@ -67,3 +67,16 @@ def averaged_buffers(buffers: Iterable[Tensor]) -> list[Tensor]:
         raise EpisodeError(f"buffers is {shown(buffers)}: give model.buffers().")
     floats = [b for b in found if b.is_floating_point() or b.is_complex()]
     return [as_real(b.detach()) for b in floats]
+
+
+def check_parameter(p: Tensor, first: Tensor, name: str) -> None:
+    """Refuse a parameter that cannot be part of one real, dense vector with the first one."""
+    if p.is_complex():
+        raise EpisodeError(f"{name} is complex: real parameters are needed.")
+    if p.is_sparse:
+        raise EpisodeError(f"{name} is sparse: dense parameters are needed.")
+    if (p.dtype, p.device) != (first.dtype, first.device):
+        raise EpisodeError(
+            f"{name} is {p.dtype} on {p.device}, others are {first.dtype} on "
+            f"{first.device}: all must form one vector."
+        )

@@ -17,6 +17,7 @@ STYLES: dict[str, tuple[str, str]] = {
     "episode": ("#0072B2", "-"),
     "episode_guarded": ("#56B4E9", "--"),
     "episode_plus_plus": ("#0072B2", ":"),
+    "episode_trust": ("#F0E442", "-"),
     "episode_unclipped": ("#7F7F7F", "-."),
     "celgc": ("#E69F00", "-"),
     "naive_parallel_clip": ("#000000", "-"),

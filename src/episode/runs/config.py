@@ -74,7 +74,7 @@ class AlgorithmSection(BaseModel):
         if self.name:
             return self.name.rpartition(":")[2]
         algorithm = self.build()
-        return cell_name(algorithm.correction.name, algorithm.clipping.name)
+        return cell_name(algorithm.correction.name, algorithm.clipping.name, algorithm.trust.name)
 
 
 SECTIONS: dict[str, type] = {

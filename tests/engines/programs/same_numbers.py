@@ -22,7 +22,7 @@ from episode.tasks.neural import NeuralTask
 from episode.testing import check_engine
 
 CLIENTS, STEPS, ROUNDS = 5, 3, 4
-COLLECTIVES = {"episode": 2, "episode_unclipped": 2, "episode_guarded": 2}
+COLLECTIVES = {"episode": 2, "episode_unclipped": 2, "episode_guarded": 2, "episode_trust": 2}
 """A round; all others make one."""
 
 
