@@ -26,6 +26,7 @@ _NAMES = {
     "episode.runs.loading": "load_run",
     "episode.runs.monitor": "Monitor",
     "episode.runs.records": "Run",
+    "episode.studies.from_python": "Tuned sweep tune",
     "episode.tasks.neural": "NeuralTask",
     "episode.tasks.settings": "TaskSettings",
     "episode.version": "__version__",

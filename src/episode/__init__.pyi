@@ -62,6 +62,11 @@ from episode.runs.monitor import (
 from episode.runs.records import (
     Run as Run,
 )
+from episode.studies.from_python import (
+    Tuned as Tuned,
+    sweep as sweep,
+    tune as tune,
+)
 from episode.tasks.neural import (
     NeuralTask as NeuralTask,
 )

@@ -138,12 +138,9 @@ def _algorithms(listed: str) -> list[str]:
 def _values(config: Path | None, settings: list[str]) -> dict[str, Any]:
     """Read the config's values, with the task and the algorithm as sections."""
     from episode.runs.config_values import read_values
+    from episode.studies.from_python import as_sections
 
-    values = read_values(config, settings)
-    for section, usual in (("task", {"name": "digits"}), ("algorithm", {})):
-        given = values.get(section, usual)
-        values[section] = given if isinstance(given, dict) else {"name": str(given)}
-    return values
+    return as_sections(read_values(config, settings))
 
 
 def _as_dict(study: Study, trial: Trial) -> dict[str, Any]:

@@ -52,6 +52,15 @@ def read_grid(
         raise EpisodeError(
             "A sweep needs something to vary: --over algorithm=celgc,episode, or a [sweep] table."
         )
+    return grid_of(values, axes), axes
+
+
+def grid_of(values: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Experiment]:
+    """Return the experiment of each combination of settings, each once.
+
+    Raises:
+        EpisodeError: a setting or value has a mistake, or the tasks differ.
+    """
     experiments: dict[str, Experiment] = {}
     for point in itertools.product(*axes.values()):
         experiment = at_point(values, dict(zip(axes, point, strict=True)))
@@ -62,7 +71,7 @@ def read_grid(
             f"One table cannot compare a sweep over different tasks ({', '.join(tasks)}): "
             "sweep each of them separately."
         )
-    return list(experiments.values()), axes
+    return list(experiments.values())
 
 
 def at_point(values: Mapping[str, Any], point: Mapping[str, Any]) -> Experiment:

@@ -51,6 +51,12 @@ def parse_space(given: Sequence[str], task: str) -> Space:
         space[key] = _range(text, *span.groups()) if span else parse_axis(text, "--search")[1]
         if key != THRESHOLD and get_close_matches(key, [THRESHOLD], cutoff=0.8):
             raise unknown("setting", key, [THRESHOLD])
+    check_space(space)
+    return space
+
+
+def check_space(space: Space) -> None:
+    """Refuse to search η, γ and γ/η at once, and a γ/η that is no number above 0."""
     if {THRESHOLD, "schedule.eta", "schedule.gamma"} <= space.keys():
         raise EpisodeError(
             "η, γ and γ/η are all searched, but two of them determine the third: leave one out."
@@ -59,7 +65,6 @@ def parse_space(given: Sequence[str], task: str) -> Space:
     tried = [wanted.low, wanted.high] if isinstance(wanted, Range) else wanted
     if any(isinstance(t, bool) or not isinstance(t, (int, float)) or t <= 0 for t in tried):
         raise EpisodeError(f"--search {THRESHOLD}: γ/η must be a number above 0.")
-    return space
 
 
 def paper_protocol(values: Mapping[str, Any]) -> dict[str, Any]:
