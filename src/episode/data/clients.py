@@ -9,6 +9,7 @@ from typing import Any
 
 from episode.arguments import function, whole_number
 from episode.data.batches import Batches
+from episode.data.forms import as_dataset
 from episode.errors import ClientError, EpisodeError
 
 MOST_OPEN = 512
@@ -67,7 +68,7 @@ class LazyClients(Sequence[Any]):
         if not 0 <= client < self._count:
             raise IndexError(client)
         try:
-            return self._open(client)
+            return as_dataset(self._open(client), client)
         except EpisodeError:
             raise
         except Exception as error:

@@ -132,6 +132,7 @@ class _ChosenBatches(BatchDataset):
         self._dataset = dataset
         self._rows = rows
         self.batches_at_once = dataset.batches_at_once
+        self.is_plain = dataset.is_plain
 
     def __len__(self) -> int:
         return len(self._rows)

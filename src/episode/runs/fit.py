@@ -26,6 +26,7 @@ from episode.arguments import (
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
 from episode.core.vectors import bytes_of
+from episode.data.forms import as_datasets
 from episode.data.holdout import hold_out_data
 from episode.engines import registry
 from episode.errors import EpisodeError
@@ -93,8 +94,10 @@ def fit(
 
     Args:
         model: Any module. Its trainable parameters and buffers are trained and averaged.
-        clients: One map-style dataset, or tuple of tensors, per client; `LazyClients` opens those
-            of many clients when they are needed.
+        clients: The data of each client: a tuple or list of arrays `(X, y)`, a dict of arrays or a
+            DataFrame (batches are then dicts of columns), or any map-style dataset, of torch or
+            Hugging Face; of a DataLoader, the dataset is taken. `LazyClients` opens the data of
+            many clients when they are needed.
         loss: `loss(model, batch)` returns the mean loss of the batch, a scalar.
         eta: Step size η; needed unless a `Schedule` has it.
         gamma: Length γ of a clipped step. Rounds are clipped if the norm of the global gradient is
@@ -187,7 +190,7 @@ def fit(
         state_memory_mb=number("state_memory_mb", state_memory_mb),
     )
     path = optional(folder_path, "folder", folder)
-    clients, held_out = _hold_out(clients, holdout, seed, client_names)
+    clients, held_out = _hold_out(as_datasets(clients), holdout, seed, client_names)
     task = NeuralTask(
         model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate,
         precision=precision, client_names=client_names, held_out=held_out,
@@ -215,7 +218,7 @@ def _hold_out(
         return hold_out_data(clients, holdout, seed, names)
     if isinstance(holdout, str) or not isinstance(holdout, Sequence):
         raise EpisodeError(f"holdout is {holdout!r}: give a share such as 0.2, or a list of data.")
-    return clients, holdout
+    return clients, as_datasets(holdout)
 
 
 def _join_and_train(job: Job, folder: Path | None, watchers: Watchers) -> Run:

@@ -15,6 +15,7 @@ from episode.arguments import seed_number
 from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
 from episode.data.clients import ClientBatches, LazyClients
+from episode.data.forms import as_datasets
 from episode.federation.protocols import Draw, Objective, Task
 from episode.federation.state import Buffers
 from episode.randomness import derive
@@ -125,6 +126,7 @@ class NeuralTask(Task):
     ) -> None:
         check_model(model)
         check_functions(loss, evaluate, collate)
+        clients = as_datasets(clients)
         check_clients(clients, batch_size, num_clients)
         check_precision(precision, next(model.parameters()).device.type)
         self.precision = precision
