@@ -39,5 +39,15 @@ def join(settings: EngineSettings, hello: Mapping[str, Any]) -> Processes:
 
 
 def opener_of(job: Job) -> Callable[[Job], AbstractContextManager[Engine]]:
-    """Return what opens the engine for this job."""
-    return job.open_engine or engine_class(settings_here(job.engine).name).open
+    """Return what opens the engine for this job.
+
+    Raises:
+        EpisodeError: The job is to be secure, which this engine cannot be.
+    """
+    name = settings_here(job.engine).name
+    if job.engine.secure and not job.open_engine and name != "flower":
+        raise EpisodeError(
+            f"engine.secure is true, but engine.name is {name!r}: only 'flower' has sites that "
+            "mask what they send; use it, or leave engine.secure out."
+        )
+    return job.open_engine or engine_class(name).open

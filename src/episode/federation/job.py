@@ -43,6 +43,8 @@ class EngineSettings:
     """Flower: whether another node may take the place of a site, and be sent its state."""
     max_examples: int = MOST_EXAMPLES
     """Flower: a site that claims more examples is refused."""
+    secure: bool | None = None
+    """Flower: whether sites send masked values, of which the server reads only sums."""
     state_memory_mb: float = 1024.0
     """If the memories and momenta of a process's clients can take more, they are kept in a file."""
 

@@ -256,6 +256,11 @@ class Engine(ABC):
         by_client = {c: dict(task.evaluate_client(c, x, buffers)) for c in clients}
         return Evaluation(dict(task.evaluate(x, buffers)), by_client)
 
+    def sent_bytes(self, reply: Reply) -> int:
+        """Return how many bytes one client sends for such a reply, without a few scalars."""
+        vectors = sum(vector.nbytes for vector in reply.vectors.values())
+        return vectors + (reply.buffers.nbytes if reply.buffers else 0)
+
     def attempts(self, round: int, cohort: Sequence[int]) -> Iterator[list[int]]:
         """Yield who takes part in each attempt at a round.
 

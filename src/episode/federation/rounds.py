@@ -232,10 +232,7 @@ class Rounds:
         counts.bytes_down += len(cohort) * (
             down * server.x.nbytes + (server.buffers.nbytes if first else 0)
         )
-        counts.bytes_up += len(cohort) * (
-            sum(v.nbytes for v in reply.vectors.values())
-            + (reply.buffers.nbytes if reply.buffers else 0)
-        )
+        counts.bytes_up += len(cohort) * self.engine.sent_bytes(reply)
         per_client = (
             algorithm.probe_batches
             if phase == "probe"

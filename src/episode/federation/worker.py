@@ -24,6 +24,8 @@ LOCAL_METRICS = ("loss", "clipped", "largest_norm", "drift")
 TRUST_METRICS = ("trust", "least_trust")
 """What it also measures if its algorithm measures trust: the mean of λ over its steps, and the
 smallest."""
+REPEAT = 2**40
+"""Batches between two repeats of a round: more than any run draws."""
 CORRECTION_METRICS = ("correction_norm", "gradient_norm")
 """What it also measures if it is asked to."""
 
@@ -68,19 +70,21 @@ class Worker:
         x: Tensor,
         buffers: Buffers,
         memorise: bool = False,
+        repeat: int = 0,
     ) -> Reply:
         """Return ∇F_i(x̄_r; ξ~), averaged over `probe_batches` fresh batches (lines 3 to 5).
 
         The client keeps it as its anchor for the round's local steps or, with `memorise`, as its
         first memory. The pass leaves the model's buffers unchanged, unless this gradient is the
-        round's only one (Synchronous).
+        round's only one (Synchronous). Each `repeat` has other batches.
         """
         self._load(x, buffers)
         count = self.algorithm.probe_batches
         gradient = torch.empty_like(self.objective.x)
         losses: list[Tensor] = []
         for k in range(count):
-            loss, blocks = self.objective.gradient(Draw(client, "probe", round * count + k))
+            draw = Draw(client, "probe", round * count + k + repeat * REPEAT)
+            loss, blocks = self.objective.gradient(draw)
             self.algorithm.descent.decay_(blocks, self.objective.blocks)
             (add_ if k else copy_)(self._cut(gradient), blocks)
             losses.append(loss)
@@ -109,12 +113,13 @@ class Worker:
         gamma: Scalar,
         local_steps: int,
         measure_every: int = 0,
+        repeat: int = 0,
     ) -> Reply:
         """Take I steps from x̄_r, each corrected by G_r - G_r^i (lines 7 to 12).
 
         The reply's x is the work vector itself: read it before this worker serves again.
         With `measure_every` k, one in k clients reports the norms of its first step's correction
-        and raw gradient.
+        and raw gradient. Each `repeat` has other batches.
         """
         self._load(x, buffers)
         shift = self._correction(state, G)
@@ -130,7 +135,7 @@ class Worker:
             if step == 0 and self.algorithm.reuse_probe and state.anchor is not None:
                 gradient: Vector = self._cut(state.anchor.clone())
             else:
-                draw = Draw(client, "local", round * local_steps + step)
+                draw = Draw(client, "local", round * local_steps + step + repeat * REPEAT)
                 loss, gradient = self.objective.gradient(draw)
                 self.algorithm.descent.decay_(gradient, self.objective.blocks)
                 seen.losses.append(loss)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FOLDER = "folder"
 """The one setting of an app that is no part of its experiment: where the server writes the run."""
 UNSET: dict[str, Any] = {
-    "engine.min_replies": 0, "engine.max_norm": 0.0, "record.per_client": ""
+    "engine.min_replies": 0, "engine.max_norm": 0.0, "engine.secure": "", "record.per_client": ""
 }  # fmt: skip
 """Settings without a default. `flwr run -c` can override only settings that an app names, so the
 app gives them a value that means "not set"."""
@@ -90,7 +90,7 @@ def server_app() -> ServerApp:
     from flwr.supercore import log
 
     from episode.flower.facts import agreement_of
-    from episode.flower.server import engine_on_sites, round_logger
+    from episode.flower.opening import engine_on_sites, round_logger
 
     app = ServerApp()
 

@@ -82,6 +82,11 @@ class Ask:
         """Return the algorithm that the site follows."""
         return Algorithm.from_dict(json.loads(self.algorithm))
 
+    def form(self, algorithm: Algorithm) -> ReplyForm:
+        """Return the form of the replies to this ask."""
+        assert self.phase != "evaluate"
+        return ReplyForm.of(algorithm, self.phase, self.memorise, self.measure_every)
+
     def measured(self, algorithm: Algorithm, client: int, corrects: bool) -> set[str]:
         """Return the metrics that a client always measures for this ask (see `Worker`).
 
@@ -138,9 +143,8 @@ class Answer(Held):
         """
         about = {"status": "done", "client": client, "round": ask.round, "tag": ask.tag}
         check_label(label_of(content), about)
-        assert ask.phase != "evaluate"
         algorithm = ask.built()
-        form = ReplyForm.of(algorithm, ask.phase, ask.memorise, ask.measure_every)
+        form = ask.form(algorithm)
         # A client sends its memory, and the server, which has the old one, computes the change.
         names = ["memory" if name == "change" else name for name in form.vectors]
         if ask.phase == "local" and algorithm.descent.has_velocity:

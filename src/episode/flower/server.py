@@ -12,22 +12,18 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from logging import INFO, WARNING
-from pathlib import Path
+from logging import WARNING
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-from flwr.serverapp import Grid
 from flwr.supercore import log
 from torch import Tensor
 
 from episode.core.algorithm import Algorithm
 from episode.errors import ClusterError
-from episode.federation.job import Job
 from episode.federation.mean import mean_of
 from episode.federation.protocols import (
     AttemptFailed,
@@ -45,10 +41,7 @@ from episode.flower.bounds import Bounds
 from episode.flower.evaluation import evaluate_at_sites
 from episode.flower.exchange import Failure, Outcome, read_answer
 from episode.flower.messages import ARRAYS, ASK, STATE, Answer, Ask, Held, Rejected, label_of, pack
-from episode.flower.owners import Owners
-from episode.flower.sites import Introduction, Limits, Sites
-from episode.runs.observers import progress_line
-from episode.runs.records import Observe, Record
+from episode.flower.sites import Sites
 
 
 class FlowerEngine(Engine):
@@ -283,38 +276,3 @@ class FlowerEngine(Engine):
     def _next_tag(self) -> str:
         self._exchanges += 1
         return f"{self._name}.{self._exchanges}"
-
-
-def engine_on_sites(
-    job: Job, grid: Grid, folder: Path | None = None, told: Callable[[int], str] = lambda _: ""
-) -> closing[FlowerEngine]:
-    """Meet the sites of a job, and return an engine on them to open.
-
-    Args:
-        job: What to play; its task may have no data.
-        grid: Flower's connection to the nodes.
-        folder: The run's folder, which says which nodes its partitions belong to.
-        told: What each client is told of the sites' agreement.
-    """
-    x, _ = job.task.initial()
-
-    def objection(site: Introduction) -> str | None:
-        if (site.size, site.dtype) != (x.numel(), str(x.dtype)):
-            return f"trains {site.size} numbers of {site.dtype}, not {x.numel()} of {x.dtype}"
-        return None
-
-    limits, algorithm = Limits.of(job.engine), job.plan.algorithm
-    owners = Owners.of(folder, limits.allow_takeover)
-    sites = Sites(grid, limits, job.plan.seed, objection, algorithm, owners, told)
-    sites.meet(job.task.num_clients)
-    return closing(FlowerEngine(sites, algorithm, plan=job.plan))
-
-
-def round_logger(plan: Plan) -> Observe:
-    """Return an observer that writes a line about each round to the run's log."""
-
-    def observe(record: Record) -> None:
-        here, total = record["round"] + 1, plan.rounds_to_play
-        log(INFO, "[ROUND %d/%d] %s", here, total, progress_line(record))
-
-    return observe

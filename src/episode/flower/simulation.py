@@ -51,7 +51,7 @@ class FlowerSimulation(Engine):
     def open(cls, job: Job) -> Iterator[Engine]:
         with quiet_environment():  # flwr reads it when it is imported
             from episode.flower.app import client_app
-            from episode.flower.server import engine_on_sites
+            from episode.flower.opening import engine_on_sites
 
             app = client_app(job.config)
             with (

@@ -91,6 +91,8 @@ class Sites:
     owners: Owners = field(default_factory=Owners)
     told: Callable[[int], str] = lambda _: ""
     """What each client is told of the sites' agreement, as JSON; empty if there is none."""
+    secure: bool = False
+    """Whether sites answer in masked sums only."""
     num_clients: int = 0
     known: dict[int, Introduction] = field(default_factory=dict)
     agreement: Agreement | None = None
@@ -153,6 +155,8 @@ class Sites:
         new = nodes - self._greeted
         # A new node's number is not known yet; its introduction is the same for any.
         config = ConfigRecord({"seed": self.seed, "told": self.told(0)})
+        if self.secure:
+            config["secure"] = True
         if self.algorithm is not None:
             config["algorithm"] = json.dumps(self.algorithm.to_dict())
         contents = dict.fromkeys(new, RecordDict({"config": config}))
@@ -186,6 +190,10 @@ class Sites:
         sent = {nodes[client]: content for client, content in contents.items()}
         replies = exchange(self.grid, sent, kind, seconds, str(round))
         return {client: replies[node] for client, node in nodes.items()}
+
+    def identity_of(self, client: int) -> str:
+        """Return what identifies a site's node: the hash of its key, if it has one."""
+        return self._identity(self.known[client])
 
     def _admit(self, node: int, outcome: Outcome) -> Failure | None:
         """Read a node's introduction; return why it is not used as a site, or None if it is."""

@@ -24,17 +24,21 @@ from episode.arguments import (
     positive,
     seed_number,
     shown,
+    switch,
     whole_number,
 )
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
 from episode.errors import EpisodeError
-from episode.federation.job import MOST_EXAMPLES, Job, RecordSettings
+from episode.federation.job import MOST_EXAMPLES, EngineSettings, Job, RecordSettings
 from episode.federation.rounds import Plan
 from episode.federation.sampling import Cohorts
+from episode.flower.opening import round_logger
 from episode.flower.owners import Owners
 from episode.flower.remote_task import EvaluateFn, Evaluation, RemoteTask, objection_to
-from episode.flower.server import FlowerEngine, round_logger
+from episode.flower.secure.checks import check_cohorts, check_settings
+from episode.flower.secure.server import SecureEngine
+from episode.flower.server import FlowerEngine
 from episode.flower.sites import Limits, Sites
 from episode.runs.config import describe
 from episode.runs.records import Record, Run
@@ -77,6 +81,8 @@ class EpisodeStrategy(Strategy):
         weighted_by_key: Name of the metric by which the sites' evaluations are weighted.
         per_client: Whether the run keeps each site's losses, norms and metrics of every round; by
             default of at most 100 sites.
+        secure: Whether sites send masked values, of which the server can read only the sum over a
+            cohort (docs/privacy.md). It takes three or more sites.
 
     Raises:
         EpisodeError: An argument is wrong.
@@ -111,6 +117,7 @@ class EpisodeStrategy(Strategy):
         evaluate_every: int = 1,
         weighted_by_key: str = "num-examples",
         per_client: bool | None = None,
+        secure: bool = False,
     ) -> None:
         if not isinstance(weighted_by_key, str):
             raise EpisodeError(f"weighted_by_key is {shown(weighted_by_key)}: give a name.")
@@ -137,6 +144,9 @@ class EpisodeStrategy(Strategy):
         self.evaluate_every = whole_number("evaluate_every", evaluate_every, least=0)
         self.weighted_by_key = weighted_by_key
         self.per_client = per_client
+        self.secure = switch("secure", secure)
+        if self.secure:
+            check_settings(self.algorithm, min_replies, per_client)
         self.run: Run | None = None
         """The run, with its status and history, once `start` has returned."""
 
@@ -179,12 +189,16 @@ class EpisodeStrategy(Strategy):
             self.algorithm, self.schedule, rounds, self.local_steps, self.seed, self.cohorts
         )
         plan.check(self.num_sites or 10**9)
+        if self.secure and self.num_sites:
+            check_cohorts(plan, self.num_sites)
         self.summary()
         result = Result(arrays=initial_arrays)
         if evaluate_fn and (first := evaluate_fn(0, initial_arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = first
         arrays = initial_arrays.to_torch_state_dict()
         sites = self._meet_sites(grid, timeout, arrays)
+        if self.secure:
+            check_cohorts(plan, sites.num_clients)
         evaluation = Evaluation(
             self.fraction_evaluate,
             evaluate_config or ConfigRecord(),
@@ -212,7 +226,7 @@ class EpisodeStrategy(Strategy):
         limits = replace(self.limits, deadline=self.deadline or timeout)
         check = partial(objection_to, arrays=arrays)
         owners = Owners.of(self.folder, limits.allow_takeover)
-        sites = Sites(grid, limits, self.seed, check, self.algorithm, owners)
+        sites = Sites(grid, limits, self.seed, check, self.algorithm, owners, secure=self.secure)
         sites.meet(self.num_sites)
         if self.algorithm.weighting == "examples" and len(sites.known) < sites.num_clients:
             raise EpisodeError(
@@ -223,12 +237,15 @@ class EpisodeStrategy(Strategy):
 
     def _job(self, plan: Plan, task: RemoteTask, sites: Sites, config: ConfigRecord | None) -> Job:
         model = {"name": "flower", "parameters": task.layout.trained, "sites": task.num_clients}
+        config_of = describe(plan, model, {"evaluate_every": self.evaluate_every}, "flower")
+        kind = SecureEngine if self.secure else FlowerEngine
         return Job(
             plan,
             task,
-            describe(plan, model, {"evaluate_every": self.evaluate_every}, made_by="flower"),
+            config_of | ({"engine": {"secure": True}} if self.secure else {}),
+            engine=EngineSettings(secure=self.secure or None),
             record=RecordSettings(self.evaluate_every, per_client=self.per_client),
-            open_engine=lambda job: closing(FlowerEngine(sites, plan.algorithm, config, plan)),
+            open_engine=lambda job: closing(kind(sites, plan.algorithm, config, plan)),
         )
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -142,8 +142,8 @@ class _Training:
     saved_at: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
-        task = self.job.task
-        self.keeps_clients = self.job.record.keeps_clients(task.num_clients)
+        task, secure = self.job.task, self.job.engine.secure
+        self.keeps_clients = not secure and self.job.record.keeps_clients(task.num_clients)
         evaluates = self.keeps_clients and task.evaluates_clients
         self.evaluated: Sequence[int] = range(task.num_clients) if evaluates else ()
         self.history.client_names = client_names(task)
