@@ -18,6 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 Fault = Callable[[int, Message], Message | None]
 """Maps a client and its reply to the reply that arrives, or to None if none arrives."""
 APP_RAISED, NODE_UNAVAILABLE = 2, 5
+_RUNS = itertools.count(1)
 
 
 @dataclass
@@ -36,6 +37,7 @@ class LocalGrid(Grid):
     def __post_init__(self) -> None:
         TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
         self._ids = itertools.count()
+        self._run = next(_RUNS)  # so that workers of another grid are not found in the cache
         self._replies: dict[str, Message] = {}
         self._away: dict[int, int] = {}
         for k, partition in enumerate(self.partitions):
@@ -44,8 +46,7 @@ class LocalGrid(Grid):
     def connect(self, node: int, partition: int) -> None:
         config: Any = {"partition-id": partition}
         config["num-partitions"] = self.num_partitions or len(self.partitions)
-        run = id(self)  # so that workers of another grid are not found in the cache
-        self.contexts[node] = Context(run, node, config, RecordDict(), {})
+        self.contexts[node] = Context(self._run, node, config, RecordDict(), {})
 
     def leave_and_return(self, node: int, partition: int) -> None:
         """Restart a node with another number; the server notices that it was away."""
