@@ -157,7 +157,7 @@ def test_values_that_do_not_fit_widen_the_range_and_change_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def narrow(self: scale.Scale, *args: Any) -> scale.Scale:
-        return scale.Scale({"gradient": -34, "x": -30, "floats": -50}, 100)
+        return scale.Scale({"gradient": -34, "x": -30, "floats": -50})
 
     monkeypatch.setattr(scale.Scale, "of", narrow)
     ended = securely("episode")

@@ -141,22 +141,17 @@ def read_reply(
     return reply
 
 
-def write_exponents(exponents: Mapping[str, int], examples: int, sites: int) -> Words:
+def write_exponents(exponents: Mapping[str, int], sites: int) -> Words:
     """Return the sizes of a site's values as counts: whose size is which, the sum does not show."""
     values = {}
     for name, exponent in exponents.items():
         row = torch.zeros(len(EXPONENTS), dtype=torch.int64)
         row[min(max(exponent, EXPONENTS.start), EXPONENTS.stop - 1) - EXPONENTS.start] = 1
         values[name] = row
-    values["examples"] = torch.tensor([examples])
     return write_values(values, SCALE_FORM, sites)
 
 
-SCALE_FORM = [
-    Segment("gradient", len(EXPONENTS), 0),
-    Segment("floats", len(EXPONENTS), 0),
-    Segment("examples", 1, 0),
-]
+SCALE_FORM = [Segment(name, len(EXPONENTS), 0) for name in ("gradient", "floats", "examples")]
 
 
 def read_exponent(counts: Tensor) -> int:

@@ -3,8 +3,8 @@
 **Answers.** A site that gave the same values to two cohorts would be seen in the difference of the
 two sums. So it remembers, for each question and for each answer, which cohort it was for. A
 question is (seed, round, step, repeat), and is not answered for a second cohort; for that, the
-server must ask for fresh batches (another repeat). If these give the same values again, because the
-site has less than one batch of examples, it does not answer either.
+server must ask for fresh batches (another repeat). If these give the same values again, up to
+rounding, because the site has no more than one batch of examples, it does not answer either.
 
 **States.** The server keeps no copy of memories and momenta, which are raw gradients of a site. The
 site keeps its state after the last round that it was part of, and the one before, by tag: the
@@ -29,10 +29,12 @@ from episode.flower.messages import Ask, pack, unpack
 from episode.flower.secure.fixed_point import Words
 from episode.flower.secure.keys import RefusedError
 from episode.flower.secure.messages import SECURE, MaskedAsk
+from episode.flower.secure.sketches import Sketches
 
 _STATE = SECURE + ".state."
 _POINT = SECURE + ".point"
 _ANSWERED = "answered"
+_SKETCHES = "sketches"
 _ENTRY = 16
 """Bytes of an entry: a hash of a question or of values, and one of the cohort."""
 
@@ -49,6 +51,8 @@ class Memory:
     path: Path | None
     answered: dict[bytes, bytes] = field(default_factory=dict)
     """Cohorts, by question and by values."""
+    sketches: Sketches = field(default_factory=Sketches)
+    """What the last answers looked like."""
     states: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """States by tag."""
 
@@ -60,6 +64,7 @@ class Memory:
         if path is None:
             record = context.state.config_records.get(SECURE, ConfigRecord())
             memory._read_answered(bytes(record.get(_ANSWERED, b"")))  # type: ignore[arg-type]
+            memory.sketches = Sketches.read(bytes(record.get(_SKETCHES, b"")))  # type: ignore[arg-type]
             for name, arrays in context.state.array_records.items():
                 if name.startswith(_STATE):
                     memory.states[name.removeprefix(_STATE)] = unpack(arrays, dtype)
@@ -89,28 +94,31 @@ class Memory:
                 )
         self._refuse_other_cohort(masked.question(ask), masked, ask)
 
-    def note(self, words: Words, masked: MaskedAsk, ask: Ask) -> None:
+    def note(self, words: Words, masked: MaskedAsk, ask: Ask, sketch: Tensor | None) -> None:
         """Remember an answer before it is sent; refuse one that another cohort has had.
 
         Args:
             words: The values, not yet masked.
             masked: The sum that they are for.
             ask: What was asked.
+            sketch: What the values look like; None if they do not depend on batches.
 
         Raises:
             AnsweredError: The same values were sent for another cohort.
         """
         values = hashlib.sha256(masked.step.encode() + words.tobytes()).digest()[:8]
         self._refuse_other_cohort(values, masked, ask)
+        about = masked.subject(ask), masked.members
+        if sketch is not None:
+            if self.sketches.other_cohort_has(*about, sketch):
+                raise _answered_before(masked, ask)
+            self.sketches.add(*about, sketch)
         self.answered[values] = self.answered[masked.question(ask)] = masked.members
         self._update(session=masked.session, number=masked.number, round=ask.round)
 
     def _refuse_other_cohort(self, name: bytes, masked: MaskedAsk, ask: Ask) -> None:
         if self.answered.get(name, masked.members) != masked.members:
-            raise AnsweredError(
-                f"The {masked.step} of round {ask.round} was answered for another cohort: the "
-                "difference of the two sums would show this site, so it needs fresh batches."
-            )
+            raise _answered_before(masked, ask)
 
     def hold_key(self, private: bytes, public: bytes) -> None:
         """Keep the private key for the next exchange, in place of any other."""
@@ -153,14 +161,15 @@ class Memory:
                 for tag, state in self.states.items()
                 for name, tensor in state.items()
             }
-            tensors[_ANSWERED] = torch.from_numpy(np.frombuffer(blob, np.uint8).copy())
+            for name, content in ((_ANSWERED, blob), (_SKETCHES, self.sketches.blob())):
+                tensors[name] = torch.from_numpy(np.frombuffer(content, np.uint8).copy())
             try:
                 write_tensors(self.path, tensors)
             except OSError as error:
                 reason = error.strerror or error
                 raise EpisodeError(f"{self.path} cannot be written: {reason}.") from None
             return
-        self._update(answered=blob)
+        self._update(answered=blob, sketches=self.sketches.blob())
         for name in [n for n in self.context.state if n.startswith(_STATE)]:
             del self.context.state[name]
         for tag, state in self.states.items():
@@ -182,6 +191,8 @@ class Memory:
                     tensor = file.get_tensor(name)
                     if name == _ANSWERED:
                         self._read_answered(tensor.numpy().tobytes())
+                    elif name == _SKETCHES:
+                        self.sketches = Sketches.read(tensor.numpy().tobytes())
                     else:
                         tag, _, field_name = name.partition("/")
                         self.states.setdefault(tag, {})[field_name] = tensor
@@ -189,3 +200,10 @@ class Memory:
             raise EpisodeError(
                 f"{path}, this site's state, is damaged: put back a copy of it, or remove it."
             ) from error
+
+
+def _answered_before(masked: MaskedAsk, ask: Ask) -> AnsweredError:
+    return AnsweredError(
+        f"The {masked.step} of round {ask.round} was answered for another cohort: the difference "
+        "of the two sums would show this site, so it needs fresh batches."
+    )

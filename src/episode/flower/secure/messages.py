@@ -38,7 +38,7 @@ class MaskedAsk:
     bits: Mapping[str, int] = field(default_factory=dict)
     """Binary places of each kind of values."""
     total_weight: int = 0
-    """Number of all sites' examples, if sums are weighted by examples; else 0."""
+    """What a site's number of examples is divided by to be its weight; 0 if all weigh the same."""
     max_norm: float = 0.0
     """The operator's limit on gradients; 0 for none."""
 
@@ -79,6 +79,10 @@ class MaskedAsk:
     def question(self, ask: Ask) -> bytes:
         """A short hash of what decides a site's values: not the point, which can be moved a bit."""
         return _hash(["question", ask.seed, ask.round, self.step, self.repeat])[:8]
+
+    def subject(self, ask: Ask) -> bytes:
+        """A short hash of what a site's values are about, whatever the batches."""
+        return _hash(["subject", ask.seed, ask.round, self.step])[:8]
 
     def context(self, run: int, ask: Ask) -> bytes:
         """What the masks of this exchange are for."""

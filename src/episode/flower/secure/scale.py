@@ -22,22 +22,33 @@ class Scale:
 
     exponents: dict[str, int]
     """Values of each kind are less than two to the power of this."""
-    examples: int
-    """Number of all sites' examples."""
+    examples: int = 20
+    """No site has more examples than two to the power of this."""
 
     @classmethod
     def of(cls, sums: Mapping[str, Tensor], x: Tensor, floats: Tensor) -> Scale:
         """Return the scale of a first exchange.
 
         Args:
-            sums: How many sites have values of which size, and the number of their examples.
+            sums: How many sites have values of which size, and how many examples.
             x: The model at the start.
             floats: Its buffers.
         """
-        sizes = {name: read_exponent(sums[name]) for name in ("gradient", "floats")}
-        sizes |= {"x": exponent_of(x), "floats": max(sizes["floats"], exponent_of(floats))}
-        exponents = {name: max(size, _LEAST_EXPONENT) for name, size in sizes.items()}
-        return cls(exponents, round(float(sums["examples"])))
+        sizes = {name: read_exponent(counts) for name, counts in sums.items()}
+        return cls._from(sizes["gradient"], x, floats, sizes["floats"], sizes["examples"])
+
+    @classmethod
+    def guessed(cls, x: Tensor, floats: Tensor) -> Scale:
+        """Return a scale for sites that could not agree on one: ranges are widened if need be."""
+        return cls._from(0, x, floats)
+
+    @classmethod
+    def _from(
+        cls, gradient: int, x: Tensor, floats: Tensor, after: int = 0, examples: int = 20
+    ) -> Scale:
+        sizes = {"gradient": gradient, "floats": max(after, exponent_of(floats))}
+        sizes["x"] = exponent_of(x)
+        return cls({name: max(size, _LEAST_EXPONENT) for name, size in sizes.items()}, examples)
 
     def bits(self, sites: int) -> dict[str, int]:
         """Return the binary places of each kind of values, for sums over so many sites."""

@@ -72,7 +72,7 @@ class SecureEngine(FlowerEngine):
         """Return the mean over the cohort; a site weighs itself, if means are weighted."""
         first = bool(broadcast.get("memorise"))
         if self._scale is None:
-            self._scale = self._agree_on_scale(broadcast)
+            self._agree_on_scale(broadcast)
         wanted = [c for c in cohort if not (first and c in self.attendance.absent)]
         size = self.sites.num_clients if first else len(self.attendance.cohort or cohort)
         step: Step = "memorise" if first else phase
@@ -97,20 +97,16 @@ class SecureEngine(FlowerEngine):
         """Let sites evaluate their own data, unless the server has them, and add up the parts."""
         if task.clients:
             return super().evaluate(task, x, buffers)
-        before, self._tries = self.attendance, 0
+        before, here = self.attendance, sorted(self.sites.connected())
         broadcast = {"x": x, "buffers": buffers, "round": self.sites.round}
-        self.attendance = Attendance(sorted(self.sites.connected()))
+        ask = replace(self._ask_for("probe", broadcast), phase="evaluate")
+        self.attendance = Attendance(here)
         try:
-            while len(present := self.attendance.present()) >= MIN_COHORT:
-                ask = Ask("evaluate", self._next_tag(), self.sites.seed, "", round=self.sites.round)
-                ask = replace(ask, algorithm=self._ask_for("probe", broadcast).algorithm)
-                try:
-                    found = self._exchange("evaluate", ask, present, MIN_COHORT, None, broadcast)
-                    return Evaluation(self._combined(found, task))
-                except AttemptFailed:
-                    continue
-        except (ClusterError, OutOfRangeError, ValueError) as error:
-            log(WARNING, "Round %d was not evaluated: %s", self.sites.round, error)
+            found = self._exchange("evaluate", ask, here, MIN_COHORT, None, broadcast)
+            return Evaluation(self._combined(found, task))
+        except (AttemptFailed, ClusterError, OutOfRangeError, ValueError) as error:
+            why = "; ".join(self.attendance.absent.values()) or str(error) or "too few sites"
+            log(WARNING, "Round %d was not evaluated: %s", self.sites.round, why)
         finally:
             self.attendance = before
         return Evaluation()
@@ -163,17 +159,20 @@ class SecureEngine(FlowerEngine):
         start = broadcast["x"], broadcast["buffers"]
         return segments_of(ask, self._algorithm, self._bits(), *start)
 
-    def _agree_on_scale(self, broadcast: Mapping[str, Any]) -> Scale:
-        """Find out how large values are: each site counts under its own size, in a masked sum."""
+    def _agree_on_scale(self, broadcast: Mapping[str, Any]) -> None:
+        """Find out how large values are: each site counts under its own size, in a masked sum.
+
+        Sites answer this once. If one is lost meanwhile, the scale is a guess.
+        """
         ask = replace(self._ask_for("probe", broadcast), memorise=False)
         everyone = [c for c in range(self.sites.num_clients) if c not in self.attendance.absent]
-        least = self._least(self.sites.num_clients)
+        least, start = self._least(self.sites.num_clients), (broadcast["x"], broadcast["buffers"])
+        self._scale = Scale.guessed(start[0], start[1].floats)
         found = self._exchange("scale", ask, everyone, least, SCALE_FORM, broadcast)
-        assert found is not None
-        sums = read_values(found.total(), SCALE_FORM)
-        scale = Scale.of(sums, broadcast["x"], broadcast["buffers"].floats)
-        log(INFO, "Sites agree on fixed-point numbers: %s", scale)
-        return scale
+        if found is not None:
+            sums = read_values(found.total(), SCALE_FORM)
+            self._scale = Scale.of(sums, start[0], start[1].floats)
+        log(INFO, "Sites agree on fixed-point numbers: %s", self._scale)
 
     def _exchange(
         self,
@@ -230,7 +229,7 @@ class SecureEngine(FlowerEngine):
             self._keys.spend(clients),
             self._repeats.number(step, clients),
             self._bits(),
-            self._scale.examples if weighted and self._scale else 0,
+            2**self._scale.examples if weighted and self._scale else 0,
             self.sites.limits.max_norm or 0.0,
         )
 

@@ -39,6 +39,7 @@ from episode.flower.secure.masks import add_masks
 from episode.flower.secure.memory import AnsweredError, Memory
 from episode.flower.secure.messages import WORDS, MaskedAsk, share_label
 from episode.flower.secure.rules import Rules
+from episode.flower.secure.sketches import sketch_of
 from episode.flower.serving import (
     MakeSite,
     answered,
@@ -110,6 +111,8 @@ class _Answering:
         masked: MaskedAsk,
     ) -> None:
         self.ask, self.masked = ask, masked
+        self._sketch: Tensor | None = None
+        """What this site's values look like, if they depend on batches."""
         self.label: dict[str, Any] = {}
         """What the reply also says."""
         self.client = client_of(context)
@@ -141,7 +144,7 @@ class _Answering:
             words = self._clear()
         except RangeError as error:
             raise CannotAnswer("out of range", str(error), error.kind) from None
-        self.memory.note(words, masked, self.ask)
+        self.memory.note(words, masked, self.ask, self._sketch)
         peers = {c: share.public for c, share in masked.cohort.items() if c != client}
         try:
             add_masks(words, client, private, peers, masked.context(context.run_id, self.ask))
@@ -161,6 +164,10 @@ class _Answering:
         before = ClientState(*(None if t is None else t.clone() for t in vars(state).values()))
         reply = play(self.worker, self.client, state, self.ask, given, self.masked.repeat)
         self._check(before, Answer(state, self.ask.tag, reply), given)
+        moved = "x" in reply.vectors
+        self._sketch = sketch_of(
+            reply.vectors["x"] - given["x"] if moved else reply.vectors["gradient"]
+        )
         share = self.examples / self.masked.total_weight if self.masked.total_weight else 1.0
         buffers = buffers_of(given)
         form = segments_of(self.ask, self.worker.algorithm, self.masked.bits, given["x"], buffers)
@@ -174,7 +181,8 @@ class _Answering:
         reply = play(self.worker, self.client, ClientState(), self.ask, given, self.masked.repeat)
         after = self.worker.objective.buffers().floats
         sizes = {"gradient": exponent_of(reply.vectors["gradient"]), "floats": exponent_of(after)}
-        return write_exponents(sizes, self.examples, len(self.masked.cohort))
+        sizes["examples"] = self.examples.bit_length()
+        return write_exponents(sizes, len(self.masked.cohort))
 
     def _evaluation(self, sent: dict[str, Tensor]) -> Words:
         """Return the sums of losses and right answers on this site's examples."""
