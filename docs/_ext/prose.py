@@ -65,9 +65,9 @@ def sentences(text: str) -> list[str]:
         >>> sentences("One, e.g. this. Two? Three")
         ['One, e.g. this.', 'Two?', 'Three']
     """
-    guarded = re.sub(r"\b(e\.g|i\.e|etc|vs)\.", r"\1·", text)
-    parts = re.split(r"(?<=[.!?:])[)\"”*]*\s+(?=[A-ZΑ-Ω`*‖(\d])", guarded)
-    return [part.replace("·", ".").strip() for part in parts if part.strip()]
+    guarded = re.sub(r"\b(e\.g|i\.e|etc|vs)\.", "\\1\0", text)
+    parts = re.split(r"(?<=[.!?:])[)\"”*]*\s+(?=[A-ZΑ-Ω*‖(\d]|code-?\d)", guarded)
+    return [part.replace("\0", ".").strip() for part in parts if part.strip()]
 
 
 def long_sentences(path: Path, longest: int = LONGEST) -> list[str]:
