@@ -43,11 +43,11 @@ def write_pages() -> None:
 
 PUBLIC_MODULES = ("episode", "episode.optim", "episode.flower", "episode.testing")
 GROUPS = {
-    "Train": "fit Run load_run Monitor Schedule LazyClients",
-    "Measure and tune": "diagnose Diagnosis sweep tune",
+    "Train": "fit Run load_run Monitor Schedule LazyClients Callback TensorBoard MLflow WandB",
+    "Measure and tune": "diagnose Diagnosis sweep tune Tuned",
     "Algorithms": (
         "ALGORITHMS Algorithm Correction Uncorrected Remembered Resampled Synchronous "
-        "Clipping Unclipped PerStep Episodic Guarded Trust Descent"
+        "Clipping Unclipped PerStep Episodic Guarded Trust FullTrust MeasuredTrust Descent"
     ),
     "Who takes part": "Full Uniform Cyclic",
     "Split a dataset into clients": (
@@ -199,7 +199,7 @@ def config_sections() -> dict[str, list[Key]]:
 
     found = {"Top level": [Key("seed", "whole number", "`0`", _MEANING["seed"])]}
     pieces = [Key(f"algorithm.{k}", *_WRITTEN[k]) for k in ("name", "correction", "clipping")]
-    own = [Key("algorithm.descent", *_WRITTEN["descent"])]
+    own = [Key(f"algorithm.{k}", *_WRITTEN[k]) for k in ("trust", "descent")]
     options = [k for k in keys_of(Algorithm, "algorithm") if k.name.split(".")[1] not in _WRITTEN]
     found["Algorithm"] = [*pieces, *own, *keys_of(Descent, "algorithm"), *options]
     found["Schedule"] = keys_of(SECTIONS["schedule"], "schedule")
@@ -376,5 +376,7 @@ _WRITTEN = {
                    "Where the anchor (G_r^i, G_r) comes from."),
     "clipping": ("`unclipped`, `per_step`, `episodic`, `guarded`, or your own", "",
                  "How long a step is. A table sets fields: `{ name = \"a.py:B\", c = 2 }`."),
+    "trust": ("`full`, `measured`, or your own", "`full`",
+              "λ, how much of the correction is believed: all of it, or what is measured."),
     "descent": ("`sgd`, or your own", "`sgd`", "How a gradient becomes a direction."),
 }  # fmt: skip

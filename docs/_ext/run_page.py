@@ -233,9 +233,23 @@ def run_page(path: Path, folder: Path, write: bool = False) -> str:
         runner.stop()
     if write:
         for block, real in reversed(changes):
-            page = page[: block.start] + real.rstrip() + "\n" + page[block.end :]
+            page = page[: block.start] + masked(real).rstrip() + "\n" + page[block.end :]
         path.write_text(page)
     return "\n".join(differing)
+
+
+def masked(output: str) -> str:
+    """Put dots where commands print seconds and numbers of runs.
+
+    Example:
+        >>> masked("seconds  1.5")
+        'seconds  …'
+    """
+    output = re.sub(r"^(seconds +)[\d.]+", r"\1…", output, flags=re.MULTILINE)
+    output = re.sub(r"\bRun \d{6,}", "Run …", output)
+    if "sec." in output:  # the last column of a table
+        output = re.sub(r"(?<= )\d+\.\d+ *$", "…", output, flags=re.MULTILINE)
+    return output
 
 
 def main() -> None:

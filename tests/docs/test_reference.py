@@ -96,7 +96,7 @@ def test_every_field_that_files_are_checked_for_is_in_the_reference() -> None:
 
 def test_every_field_that_a_run_writes_is_in_the_reference(tmp_path: Path) -> None:
     settings = ["budget.rounds=2", "task.holdout=0.2", "task.num_clients=2", "cohorts.kind=uniform"]
-    chosen = read_experiment(None, [*settings, "cohorts.cohort_size=1"])
+    chosen = read_experiment(None, [*settings, "cohorts.cohort_size=1", "algorithm.trust=measured"])
     with prepared(lambda: chosen) as (_, job):
         train(job, tmp_path / "run")
 
