@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +54,13 @@ def switch(name: str, value: Any) -> bool:
     """Return a boolean; numbers and text are not."""
     if not isinstance(value, bool):
         raise EpisodeError(f"{name} is {shown(value)}: it must be True or False.")
+    return value
+
+
+def names(name: str, value: Any) -> Sequence[Any]:
+    """Return a sequence of names; a text alone is not one, although it has letters."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise EpisodeError(f"{name} is {shown(value)}: give a list of names.")
     return value
 
 

@@ -137,6 +137,16 @@ def test_an_ended_run_with_missing_rounds_is_refused(kept: int, tmp_path: Path) 
         Watcher([folder]).update()
 
 
+@pytest.mark.parametrize("key", ["loss", "exchanges", "seconds", "metrics"])
+def test_a_summary_that_contradicts_its_rounds_is_refused(key: str, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "a")
+    change(folder / "summary.json", key, {"test_loss": 0.5} if key == "metrics" else 3)
+    with pytest.raises(
+        EpisodeError, match=rf"summary\.json is damaged \({key} is .*, but the last"
+    ):
+        store.find_runs([folder])
+
+
 def test_rounds_out_of_order_are_refused(tmp_path: Path) -> None:
     path = make_run(tmp_path / "a") / "rounds.jsonl"
     lines = path.read_text().splitlines(keepends=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,52 @@ def test_a_torn_last_line_is_dropped_on_resume(tmp_path: Path) -> None:
     with (tmp_path / "rounds.jsonl").open("a") as file:
         file.write('{"round": 4, "loss": 0.')
     assert metrics(train(tmp_path, algorithm).history) == metrics(train(None, algorithm).history)
+
+
+def change(path: Path, line: int, key: str) -> None:
+    """Change a number of a record, so that it is still a record."""
+    lines = path.read_text().splitlines(keepends=True)
+    record = json.loads(lines[line])
+    record[key] = [2 * v for v in record[key]] if isinstance(record[key], list) else 2 * record[key]
+    lines[line] = json.dumps(record) + "\n"
+    path.write_text("".join(lines))
+
+
+@pytest.mark.parametrize("stop_after", [3, None])
+@pytest.mark.parametrize("file", ["rounds.jsonl", "clients.jsonl"])
+def test_records_that_were_changed_are_not_gone_on_with(
+    file: str, stop_after: int | None, tmp_path: Path
+) -> None:
+    algorithm = Algorithm.named("episode")
+    with contextlib.suppress(PowerCut):
+        train(tmp_path, algorithm, stop_after)
+    change(tmp_path / file, 1, "loss")
+    with pytest.raises(EpisodeError, match=rf"{file} .*was changed after the checkpoint"):
+        train(tmp_path, algorithm)
+
+
+def test_records_of_clients_may_be_deleted(tmp_path: Path) -> None:
+    algorithm = Algorithm.named("episode")
+    with pytest.raises(PowerCut):
+        train(tmp_path, algorithm, stop_after=3)
+    (tmp_path / "clients.jsonl").unlink()
+    for _ in range(2):  # the run goes on, and is read back
+        assert torch.equal(train(tmp_path, algorithm).x, train(None, algorithm).x)
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [("gradients", "gradients is 1, but the last round has"), ("metrics", "metrics is "),
+     ("loss", "loss is 1, but the last"), ("per_client", "per_client is not what clients.jsonl")],
+)  # fmt: skip
+def test_a_summary_of_other_numbers_is_not_read_back(key: str, reason: str, tmp_path: Path) -> None:
+    algorithm = Algorithm.named("episode")
+    train(tmp_path, algorithm)
+    summary = read_json(tmp_path / "summary.json")
+    summary[key] = {"size": 1.0} if isinstance(summary[key], dict) else 1
+    (tmp_path / "summary.json").write_text(dumps(summary))
+    with pytest.raises(EpisodeError, match=rf"summary\.json is damaged \({reason}"):
+        train(tmp_path, algorithm)
 
 
 def test_a_folder_of_another_config_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def save(
     identity: str,
     parts: Sequence[str] = (),
     owners: int | None = None,
+    records: Mapping[str, int] | None = None,
 ) -> None:
     """Write the state between two rounds.
 
@@ -55,6 +56,7 @@ def save(
         identity: Identity of the run that may read the file.
         parts: Names of files beside this one that hold the other clients (see `save_part`).
         owners: Checksum of the clients' distribution over the ranks.
+        records: Checksums of the records written so far, by the name of their file.
     """
     tensors = {"server.x": server.x}
     for name in ("memory", "velocity"):
@@ -65,7 +67,12 @@ def save(
     tensors["server.buffers.integers"] = server.buffers.integers
     states, more = _content_of(clients, path.parent)
     counts = dataclasses.asdict(server.counts)
-    more |= {"counts": counts, "parts": list(parts), "owners": owners}
+    more |= {
+        "counts": counts,
+        "parts": list(parts),
+        "owners": owners,
+        "records": dict(records or {}),
+    }
     _write(path, tensors | states, identity, server.round, **more)
 
 
@@ -203,6 +210,18 @@ def load(
         _, client, field = name.split(".")
         setattr(clients.setdefault(int(client), ClientState()), field, tensor)
     return server, StoredStates(clients, files, device)
+
+
+@_damage_is_a_sentence
+def records_of(path: Path) -> dict[str, int]:
+    """Return the checksums of the records that had been written when a checkpoint was.
+
+    Args:
+        path: The server's file, which `load` has checked.
+    """
+    with safe_open(path, framework="pt") as file:
+        header = json.loads((file.metadata() or {})["episode"])
+    return dict(header.get("records", {}))
 
 
 def _content_of(

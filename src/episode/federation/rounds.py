@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from episode.arguments import shown
 from episode.core.algorithm import Algorithm
 from episode.core.clipping import is_clipped
 from episode.core.schedule import Schedule
@@ -21,6 +22,9 @@ from episode.federation.corrections import first_memory_is_probed, mean_memory
 from episode.federation.protocols import AttemptFailed, Engine, Phase, Reply, Task
 from episode.federation.sampling import Cohorts, Full
 from episode.federation.state import ServerState
+
+MOST = 10**15
+"""Rounds and local steps are fewer, so that their product can be counted and stored."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ class Plan:
         """Raise an error for what cannot be played, before any work."""
         for name, value in (("rounds", self.rounds), ("local_steps", self.local_steps)):
             if value < 1:
-                raise EpisodeError(f"{name} is {value}: it must be 1 or more.")
+                raise EpisodeError(f"{name} is {shown(value)}: it must be 1 or more.")
+            if value >= MOST:
+                raise EpisodeError(f"{name} is {shown(value)}: it must be below {MOST}.")
         self.cohorts.check(num_clients)
 
     @property

@@ -180,6 +180,19 @@ def fault(values: Any, schema: Schema) -> str:
     return ""
 
 
+def contradiction(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Return where a summary differs from the rounds that it sums up; empty if it does not.
+
+    Both have passed their checks, and the run has finished or diverged.
+    """
+    ends = {key: rounds[-1][key] for key in ("loss", *_COSTS)} if rounds else {}
+    ends["metrics"] = next((r["metrics"] for r in reversed(rounds) if "metrics" in r), {})
+    for key, value in ends.items():
+        if repr(summary[key]) != repr(value):  # NaN is like NaN
+            return f"{key} is {_short(summary[key])}, but the last round has {_short(value)}"
+    return ""
+
+
 def check_levels(values: Any) -> None:
     """Raise a ValueError if values are nested too deeply to be compared or printed."""
     level: Sequence[Any] = [values]

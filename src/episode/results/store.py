@@ -7,8 +7,6 @@ is checked against `schema`, so that the rest of the package can rely on it.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +14,9 @@ from typing import Any
 
 from episode.catalogue import cell_name
 from episode.errors import EpisodeError
-from episode.files import parse_json, read_regular, write_whole
+from episode.files import read_regular, write_whole
 from episode.results import schema
+from episode.results.strict_json import dumps as dumps, loads as loads
 
 LOCK = ".lock"
 """Locked by the process that writes the folder."""
@@ -51,8 +50,6 @@ NOT_DECIDING = (
 """Settings that change how fast or how safely a run is played, but not what it computes.
 
 Two runs whose configs differ only in these are the same run."""
-
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def read_run(folder: Path) -> StoredRun:
     """
     config, summary = read_config(folder), read_summary(folder)
     rounds = read_rounds(folder / ROUNDS)
-    check_complete(folder, len(rounds), summary)
+    check_agreement(folder, rounds, summary)
     return StoredRun(folder, config, rounds, summary)
 
 
@@ -140,6 +137,15 @@ def check_complete(folder: Path, rounds: int, summary: Mapping[str, Any]) -> Non
     if "rounds" in summary and rounds != summary["rounds"]:
         what = f"it has {rounds} rounds, but {SUMMARY} says {summary['rounds']}"
         raise schema.damaged(folder / ROUNDS, what)
+
+
+def check_agreement(
+    folder: Path, rounds: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]
+) -> None:
+    """Refuse a run that has ended if its summary is not that of its rounds."""
+    check_complete(folder, len(rounds), summary)
+    if "rounds" in summary and (what := schema.contradiction(summary, rounds)):
+        raise schema.damaged(folder / SUMMARY, what)
 
 
 def read_environment(folder: Path) -> dict[str, Any]:
@@ -290,29 +296,3 @@ def planned_runs(folder: Path) -> list[str]:
         if not inside:
             raise schema.damaged(path, f"{name!r} is not the name of a folder beside it")
     return names
-
-
-def dumps(values: Any, indent: int | None = None) -> str:
-    """Return strict JSON: NaN and infinities become "NaN", "Infinity" and "-Infinity"."""
-    try:
-        return json.dumps(values, allow_nan=False, indent=indent)
-    except ValueError:
-        return json.dumps(json.loads(json.dumps(values), parse_constant=str), indent=indent)
-
-
-def loads(text: str) -> Any:
-    """Parse what `dumps` returned; raise a ValueError for anything that is not sound JSON."""
-    values = parse_json(text)
-    try:
-        return _decode(values) if 'NaN"' in text or 'Infinity"' in text else values
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def _decode(value: Any) -> Any:
-    """Turn the strings that stand for numbers in nested dicts and lists into numbers again."""
-    if isinstance(value, dict):
-        return {k: _decode(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_decode(v) for v in value]
-    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value

@@ -27,6 +27,8 @@ class Checkpoints:
     def __init__(self, path: Path, job: Job, check: Callable[[], None] = lambda: None) -> None:
         self.round = 0
         """Rounds played by the state that was last read or written."""
+        self.records: Mapping[str, int] = {}
+        """Checksums of the records that had been written when the state that was read was."""
         self._path = path
         self._check = check
         self._identity = identity_of(job.config)
@@ -48,10 +50,16 @@ class Checkpoints:
             data = processes.from_first(self._path.read_bytes() if exists else b"")
             found = self._load_copy(data) if data else None
         self.round = found[0].round if found else 0
+        self.records = checkpoint.records_of(self._path) if exists else {}
         return found
 
-    def write(self, server: ServerState, clients: Mapping[int, ClientState]) -> None:
-        """Make this state the one to go on from.
+    def write(
+        self,
+        server: ServerState,
+        clients: Mapping[int, ClientState],
+        records: Mapping[str, int] | None = None,
+    ) -> None:
+        """Make this state the one to go on from, with the checksums of the records until then.
 
         On a cluster every process writes its own clients; once all have, the first writes the
         server's file. Until that is done, the last checkpoint remains valid.
@@ -70,7 +78,9 @@ class Checkpoints:
             clients = {}
         if processes.writes:
             self._check()
-            checkpoint.save(self._path, server, clients, self._identity, parts, self._owners)
+            checkpoint.save(
+                self._path, server, clients, self._identity, parts, self._owners, records
+            )
             checkpoint.keep_only(folder, [*parts, *files])
         self.round = server.round
 

@@ -15,6 +15,7 @@ from torch.utils.data import default_collate
 
 from episode.arguments import (
     folder_path,
+    names,
     number,
     optional,
     positive,
@@ -190,6 +191,7 @@ def fit(
         state_memory_mb=number("state_memory_mb", state_memory_mb),
     )
     path = optional(folder_path, "folder", folder)
+    names("client_names", client_names)
     clients, held_out = _hold_out(as_datasets(clients), holdout, seed, client_names)
     task = NeuralTask(
         model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate,

@@ -6,7 +6,8 @@ import dataclasses
 import os
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,6 +18,7 @@ from episode.errors import EpisodeError, differences
 from episode.federation.checkpoint import write_tensors
 from episode.files import is_open_file, lock, open_to_append, refuse_link, write_whole
 from episode.results import per_client, store
+from episode.results.schema import damaged
 from episode.version import __version__
 
 
@@ -26,11 +28,14 @@ class Lines:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: IO[str] | None = None
+        self.checksum = 0
+        """Of all lines that this process has written."""
 
     def rewrite(self, records: Iterable[dict[str, Any]]) -> None:
         """Replace the file as a whole."""
-        text = "".join(store.dumps(record) + "\n" for record in records)
-        write_whole(self._path, text.encode(), only_writer=True)  # the folder is locked
+        lines = "".join(map(_line, records)).encode()
+        write_whole(self._path, lines, only_writer=True)  # the folder is locked
+        self.checksum = zlib.crc32(lines)
 
     def open(self) -> None:
         """Open the file for lines to come."""
@@ -43,8 +48,10 @@ class Lines:
     def append(self, record: dict[str, Any]) -> None:
         """Append a line."""
         assert self._file is not None
-        self._file.write(store.dumps(record) + "\n")
+        line = _line(record)
+        self._file.write(line)
         self._file.flush()
+        self.checksum = zlib.crc32(line.encode(), self.checksum)
 
     def sync(self) -> None:
         """Force appended lines to the disk."""
@@ -55,6 +62,10 @@ class Lines:
         """Close the file, if it is open."""
         if self._file:
             self._file.close()
+
+
+def _line(record: dict[str, Any]) -> str:
+    return store.dumps(record) + "\n"
 
 
 class RunFolder:
@@ -71,6 +82,8 @@ class RunFolder:
         self._lock: IO[str] | None = None
         self._rounds = Lines(path / store.ROUNDS)
         self._clients = Lines(path / per_client.CLIENTS)
+        self.expected: Mapping[str, int] = {}
+        """Checksums that records must have, by the name of their file; see `checksums`."""
 
     def __enter__(self) -> RunFolder:
         try:
@@ -108,11 +121,25 @@ class RunFolder:
             )
         refuse_link(self.path / Path(store.CHECKPOINT).parent)
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """Return the records of all rounds written; if the run has ended, there must be all."""
-        found = store.read_rounds(self.path / store.ROUNDS)
-        store.check_complete(self.path, len(found), self.summary() or {})
-        return found
+    def checksums(self) -> dict[str, int]:
+        """Return the checksums of the records written so far, by the name of their file."""
+        return {store.ROUNDS: self._rounds.checksum, per_client.CLIENTS: self._clients.checksum}
+
+    def rounds(self, count: int | None = None) -> list[dict[str, Any]]:
+        """Return the records of the first rounds, or of all if the run has ended."""
+        path = self.path / store.ROUNDS
+        found = store.read_rounds(path)
+        store.check_agreement(self.path, found, self.summary() or {})
+        kept = found[:count]
+        if count is not None and len(kept) != count:
+            raise EpisodeError(
+                f"{path} has {len(kept)} rounds, but the checkpoint was written after {count}: "
+                "remove the folder to start afresh."
+            )
+        if not self._is_as_written(store.ROUNDS, kept):
+            what = "it was changed after the checkpoint was written"
+            raise damaged(path, what)
+        return kept
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a run that has ended, else None."""
@@ -127,21 +154,37 @@ class RunFolder:
 
     def keep_rounds(self, count: int) -> list[dict[str, Any]]:
         """Drop rounds written after the checkpoint, and open the file for those that follow."""
-        path = self.path / store.ROUNDS
-        kept = [r for r in self.rounds() if r["round"] < count]
-        if len(kept) != count:
-            raise EpisodeError(
-                f"{path} has {len(kept)} rounds, but the checkpoint was written after {count}: "
-                "remove the folder to start afresh."
-            )
+        kept = self.rounds(count)
         self.check()
         self._rounds.rewrite(kept)
         self._rounds.open()
         return kept
 
-    def clients(self) -> list[dict[str, Any]]:
-        """Return the records of each client in all rounds written."""
-        return per_client.read_lines(self.path)
+    def clients(self, count: int | None = None) -> list[dict[str, Any]]:
+        """Return the records of each client in the first rounds, or in all.
+
+        The user may have deleted them.
+        """
+        path = self.path / per_client.CLIENTS
+        found = per_client.read_lines(self.path)
+        kept = [line for line in found if count is None or line["round"] < count]
+        if path.exists() and not self._is_as_written(per_client.CLIENTS, kept):
+            raise EpisodeError(
+                f"{path} was changed after the checkpoint was written: delete this file to go on "
+                "without the records of each client."
+            )
+        return kept
+
+    def check_summary(self, summary: Mapping[str, Any], names: Sequence[str]) -> None:
+        """Refuse a summary that is not that of the records of each client, if there are any."""
+        clients = per_client.summarise(self.clients(), names)
+        if clients and store.dumps(clients) != store.dumps(summary.get(per_client.PER_CLIENT)):
+            what = f"{per_client.PER_CLIENT} is not what {per_client.CLIENTS} says"
+            raise damaged(self.path / store.SUMMARY, what)
+
+    def _is_as_written(self, name: str, records: Iterable[dict[str, Any]]) -> bool:
+        lines = "".join(map(_line, records)).encode()
+        return self.expected.get(name) in (None, zlib.crc32(lines))
 
     def keep_clients(self, count: int, goes_on: bool) -> list[dict[str, Any]]:
         """Drop what was written of clients after the checkpoint.
@@ -150,7 +193,7 @@ class RunFolder:
             count: Rounds of the checkpoint. Some may be missing, if the records were off.
             goes_on: Whether records of the rounds that follow are appended.
         """
-        kept = [line for line in self.clients() if line["round"] < count]
+        kept = self.clients(count)
         self.check()
         if goes_on or (self.path / per_client.CLIENTS).exists():
             self._clients.rewrite(kept)

@@ -186,6 +186,8 @@ class _Training:
             check = self.files.check if self.files else lambda: None
             self.checkpoints = Checkpoints(path, self.job, check)
             found = self.checkpoints.read()
+            if self.files:
+                self.files.expected = self.checkpoints.records
         if found is None and ended is not None:
             raise EpisodeError(
                 f"{folder} has a summary but no checkpoint: remove it to start afresh."
@@ -197,6 +199,7 @@ class _Training:
         if self.files:
             self.history.extend(self.files.rounds())
             self.history.client_lines = self.files.clients()
+            self.files.check_summary(ended, self.history.client_names)
             self.files.finish(ended, self.job.task.state_dict(server.x, server.buffers))
             if self.observe:
                 self.observe(self.history[-1])
@@ -268,7 +271,8 @@ class _Training:
         if self.checkpoints and self.checkpoints.round != server.round:
             if self.files:
                 self.files.sync()
-            self.checkpoints.write(server, engine.client_states())
+            records = self.files.checksums() if self.files else None
+            self.checkpoints.write(server, engine.client_states(), records)
             self.saved_at = time.monotonic()
 
     def _end_diverged(self, before: ServerState, server: ServerState, reason: str) -> Run:
@@ -280,7 +284,8 @@ class _Training:
         if self.files:
             path = self.files.path / store.LAST_FINITE
             self.files.check()
-            checkpoint.save(path, before, {}, self.files.identity)
+            records = self.files.checksums()
+            checkpoint.save(path, before, {}, self.files.identity, records=records)
         summary = self._summary("diverged", server)
         summary["reason"] = f"{reason} in round {self.history[-1]['round']}"
         summary["global_norm"] = self.history[-1]["global_norm"]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from episode.arguments import seed_number
+from episode.arguments import names, seed_number
 from episode.core.vectors import Vector, cut
 from episode.data.batches import Batches
 from episode.data.clients import ClientBatches, LazyClients
@@ -134,7 +134,7 @@ class NeuralTask(Task):
         self.loss = loss
         self.seed = seed_number(seed)
         self.label_counts = label_counts
-        self.client_names = client_names
+        self.client_names = names("client_names", client_names)
         self.num_clients = num_clients or len(clients)
         self._clients = clients
         self._evaluate = evaluate
