@@ -9,7 +9,7 @@ SOURCES := src tests benchmarks examples docs/conf.py docs/_ext
 DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-quick test-all verify docs bench bench-cluster \
+.PHONY: help setup demo check format test test-quick test-all fuzz verify docs bench bench-cluster \
   bench-many bench-wide-area bench-flower wheel clean
 
 help:  ## This list
@@ -43,6 +43,10 @@ docs: .venv/.all  ## Build the site into build/site, without warnings; check lin
 	$(BIN)/python -m sphinx -E -W --keep-going -q -b html docs build/site
 	$(BIN)/python docs/_ext/check_links.py build/site
 	$(BIN)/python docs/_ext/prose.py
+
+MINUTES := 30
+fuzz: .venv/.all  ## Random commands, calls, folders and replies (30 minutes, or MINUTES=5)
+	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES)
 
 verify: .venv/.all  ## Prove the maths: every check, its figure, its bound
 	$(BIN)/episode verify
