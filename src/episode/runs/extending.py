@@ -105,7 +105,8 @@ def _rename(path: Path, old: str, new: str) -> None:
         server, clients = checkpoint.load(path, old, "cpu")
     except EpisodeError:
         server, clients = checkpoint.load(path, new, "cpu")  # this was interrupted here before
-    checkpoint.save(path, server, dict(clients), new)
+    records = checkpoint.records_of(path)
+    checkpoint.save(path, server, dict(clients), new, records=records)
 
 
 def _locked(folder: Path) -> Any:

@@ -83,7 +83,7 @@ class RunFolder:
         self._rounds = Lines(path / store.ROUNDS)
         self._clients = Lines(path / per_client.CLIENTS)
         self.expected: Mapping[str, int] = {}
-        """Checksums that records must have, by the name of their file; see `checksums`."""
+        """Checksums that records must have, by the name of their file; see `sync`."""
 
     def __enter__(self) -> RunFolder:
         try:
@@ -120,10 +120,6 @@ class RunFolder:
                 "stops: start it again, in a folder of its own."
             )
         refuse_link(self.path / Path(store.CHECKPOINT).parent)
-
-    def checksums(self) -> dict[str, int]:
-        """Return the checksums of the records written so far, by the name of their file."""
-        return {store.ROUNDS: self._rounds.checksum, per_client.CLIENTS: self._clients.checksum}
 
     def rounds(self, count: int | None = None) -> list[dict[str, Any]]:
         """Return the records of the first rounds, or of all if the run has ended."""
@@ -210,10 +206,15 @@ class RunFolder:
         """Append a line to clients.jsonl."""
         self._clients.append(line)
 
-    def sync(self) -> None:
-        """Force appended rounds to the disk, before a checkpoint counts on them."""
+    def sync(self) -> dict[str, int]:
+        """Force appended rounds to the disk, before a checkpoint counts on them.
+
+        Returns:
+            Checksums of all records, by the name of their file, for the checkpoint to hold.
+        """
         self._rounds.sync()
         self._clients.sync()
+        return {store.ROUNDS: self._rounds.checksum, per_client.CLIENTS: self._clients.checksum}
 
     def finish(self, summary: dict[str, Any], model: dict[str, Tensor] | None = None) -> None:
         """Write the model, then the summary: a folder with a summary is complete."""

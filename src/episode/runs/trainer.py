@@ -269,9 +269,7 @@ class _Training:
 
     def _save(self, server: ServerState, engine: Engine) -> None:
         if self.checkpoints and self.checkpoints.round != server.round:
-            if self.files:
-                self.files.sync()
-            records = self.files.checksums() if self.files else None
+            records = self.files.sync() if self.files else None
             self.checkpoints.write(server, engine.client_states(), records)
             self.saved_at = time.monotonic()
 
@@ -284,8 +282,7 @@ class _Training:
         if self.files:
             path = self.files.path / store.LAST_FINITE
             self.files.check()
-            records = self.files.checksums()
-            checkpoint.save(path, before, {}, self.files.identity, records=records)
+            checkpoint.save(path, before, {}, self.files.identity, records=self.files.sync())
         summary = self._summary("diverged", server)
         summary["reason"] = f"{reason} in round {self.history[-1]['round']}"
         summary["global_norm"] = self.history[-1]["global_norm"]
