@@ -117,6 +117,19 @@ def site(
     port: Annotated[
         int | None, typer.Option(help="Port for this site's own processes; by default Flower's.")
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Answer only in masked sums: the run needs engine.secure."),
+    ] = False,
+    fingerprints: Annotated[
+        Path | None, typer.Option(help="With --secure: list of all sites' key fingerprints.")
+    ] = None,
+    min_cohort: Annotated[
+        int, typer.Option(help="With --secure: the smallest cohort to answer in, 3 or more.")
+    ] = 3,
+    state: Annotated[
+        Path | None, typer.Option(help="With --secure: folder where this site keeps its state.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the command instead of running it.")
     ] = False,
@@ -138,6 +151,10 @@ def site(
     own = {"data": data, "vectors": vectors, "vocabulary": vocabulary}
     paths = {k: str(_existing(k, path)) for k, path in own.items() if path is not None}
     config = {"partition-id": number, "num-partitions": of, **paths}
+    if secure:
+        config |= _secure_config(key, fingerprints, min_cohort, state)
+    elif fingerprints or state or min_cohort != 3:
+        raise EpisodeError("--fingerprints, --min-cohort and --state are for --secure: give it.")
     command = [_program("flower-supernode"), "--superlink", superlink]
     command += ["--insecure"] if insecure else ["--root-certificates", str(root_certificates)]
     command += ["--auth-supernode-private-key", str(key)] if key else []
@@ -177,6 +194,26 @@ def facts(
             f"The task {experiment.task_name} has no --{min(unknown)}: leave it out."
         )
     typer.echo(json.dumps(experiment.task.facts(number, given, experiment.seed), indent=2))
+
+
+def _secure_config(
+    key: Path | None, fingerprints: Path | None, min_cohort: int, state: Path | None
+) -> dict[str, Any]:
+    """Return the settings of a site that answers only in masked sums."""
+    from episode.flower.secure.keys import read_fingerprints, read_node_key
+
+    if min_cohort < 3:
+        raise EpisodeError(f"--min-cohort is {min_cohort}: it must be 3 or more.")
+    found: dict[str, Any] = {"secure": True, "min-cohort": min_cohort}
+    if key is not None:
+        read_node_key(str(key))
+        found["node-key"] = str(key.absolute())
+    if fingerprints is not None:
+        read_fingerprints(str(fingerprints))
+        found["fingerprints"] = str(fingerprints.absolute())
+    if state is not None:
+        found["state"] = str(state.absolute())
+    return found
 
 
 def _existing(option: str, path: Path) -> Path:

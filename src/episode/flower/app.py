@@ -31,12 +31,13 @@ UNSET: dict[str, Any] = {
 app gives them a value that means "not set"."""
 
 
-def client_app(config: Mapping[str, Any] | None = None) -> ClientApp:
+def client_app(config: Mapping[str, Any] | None = None, states: Path | None = None) -> ClientApp:
     """Return the app of a site.
 
     Args:
         config: The experiment, as `Experiment.to_dict` gives it; None takes the one in the app's
             run config.
+        states: Folder of the sites' states in secure runs, if their node configs name none.
     """
     require_flower()
     from flwr.clientapp import ClientApp
@@ -57,7 +58,8 @@ def client_app(config: Mapping[str, Any] | None = None) -> ClientApp:
         return {**task.facts(client, own, seed), **({"name": str(name)} if name else {})}
 
     app = ClientApp()
-    add_actions(app, make_site, threads=1)  # as in a simulation, so that sums are the same
+    # One thread, as in a simulation, so that sums are the same.
+    add_actions(app, make_site, threads=1, states=states)
     if config is None:
         add_facts(app, facts)
     return app

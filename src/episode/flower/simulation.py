@@ -53,7 +53,9 @@ class FlowerSimulation(Engine):
             from episode.flower.app import client_app
             from episode.flower.opening import engine_on_sites
 
-            app = client_app(job.config)
+            # Simulated sites have no disk of their own: their states are beside the run's.
+            states = job.folder / "sites" if job.folder and job.engine.secure else None
+            app = client_app(job.config, states)
             with (
                 simulated_grid(app, job.task.num_clients, job.engine.workers) as grid,
                 engine_on_sites(job, grid) as engine,
