@@ -10,7 +10,7 @@ DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test test-quick test-all fuzz verify docs bench bench-cluster \
-  bench-many bench-wide-area bench-flower wheel clean
+  bench-many bench-wide-area bench-flower bench-secure wheel clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -71,6 +71,9 @@ wheel: .venv/.all  ## Build wheel and sdist into dist/, and check them
 	rm -rf build dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
+
+bench-secure: .venv/.all  ## Time and bytes of a secure exchange against an open one (about a minute)
+	$(BIN)/python benchmarks/secure.py
 
 clean:  ## Remove the environment and everything that was made
 	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -110,10 +110,11 @@ class Deployment:
         root: Path | None = None,
         tries: int = 0,
         partition: int | None = None,
+        config: str = "",
     ) -> None:
         """Start a SuperNode, with a registered key if the deployment is secure.
 
-        Its partition id is its number, unless another is given.
+        Its partition id is its number, unless another is given; `config` is more of its settings.
         """
         partition = number if partition is None else partition
         safety = ["--insecure"]
@@ -124,7 +125,8 @@ class Deployment:
         command = ["flower-supernode", *safety, "--superlink", f"127.0.0.1:{self.port}"]
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--max-retries", str(tries)] if tries else []
-        command += ["--node-config", f"partition-id={partition} num-partitions={self.sites}"]
+        place = f"partition-id={partition} num-partitions={self.sites}"
+        command += ["--node-config", f"{place} {config}".strip()]
         self.nodes[number] = self._start(command, f"site-{number}.log", self._mark_of(number))
 
     def kill_site(self, number: int) -> None:
