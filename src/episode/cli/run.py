@@ -96,7 +96,10 @@ def run(
         Path | None,
         typer.Option(help="The task's data. Without --task: a folder with one folder per silo."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The task's model, such as lstm.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model: lstm for texts, mlp for numbers, resnet18 for images."),
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on where the folder's run stopped.")] = False,
     monitor: Annotated[
         bool, typer.Option(help="Warn when training leaves the regime that the theory covers.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -116,13 +116,58 @@ def texts(silos: Mapping[int, Path], text_column: str, label_column: str) -> Ite
             if missing := [c for c in (text_column, label_column) if c not in row]:
                 raise EpisodeError(
                     f"{place} has the columns {', '.join(map(str, row))}, but no {missing[0]}: all "
-                    "silos need the same two, named by task.text_column and task.label_column."
+                    "silos need the same two, named by task.text_column and task.label_column; for "
+                    "tables of numbers, use --model mlp."
                 )
             text, label = row[text_column], _label(row[label_column], place)
             if not isinstance(text, str):
                 kind = type(text).__name__  # never the value: a site's messages reach the server
                 raise EpisodeError(f"{place} has a {kind} for its text: it must be a string.")
             yield Row(silo, split, text, label, place)
+
+
+def number_columns(silos: Mapping[int, Path], label_column: str) -> list[str]:
+    """Return the columns of numbers, in the order of the first table.
+
+    Raises:
+        EpisodeError: There is no column but that of the label.
+    """
+    _, path = next(_numbered_files(silos, "texts"))
+    _, first = next(_rows(path))
+    columns = [str(name) for name in first if name not in (None, label_column)]
+    if not columns:
+        raise EpisodeError(f"{path} has no columns of numbers beside {label_column}.")
+    return columns
+
+
+def numbers(silos: Mapping[int, Path], columns: Sequence[str], label_column: str) -> Iterator[Row]:
+    """Read every row of the tables of silos; the content of a row is its numbers, as text."""
+    for silo, path in _numbered_files(silos, "texts"):
+        split = HELD_OUT.get(path.stem.lower(), "train")
+        for number, row in _rows(path):
+            place = f"Row {number} of {path}"
+            if set(row) != {*columns, label_column}:
+                raise EpisodeError(
+                    f"{place} has the columns {', '.join(map(str, row))}, but needs "
+                    f"{', '.join(columns)} and {label_column} (task.label_column): all silos need "
+                    "the same."
+                )
+            content = " ".join(repr(_number(row[name], name, place)) for name in columns)
+            yield Row(silo, split, content, _label(row[label_column], place), place)
+
+
+def _number(value: Any, column: str, place: str) -> float:
+    """Return a finite number; a message never has the value, as it may reach a server."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise EpisodeError(
+            f"{place} has no number in the column {column}: fill it in, encode it as a number, or "
+            "remove the row or the column."
+        )
+    return found
 
 
 def _label(value: Any, place: str) -> str:

@@ -1,6 +1,7 @@
 """What sites tell a server about their data before round 0, and what they then agree on.
 
-Label names, counts and checksums: never rows. docs/flower.md lists all of it under privacy.
+Label names, counts, checksums, and means of numeric columns: never rows. docs/flower.md lists all
+of it under privacy.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from episode.data import silos
 from episode.data.images import verify_images
+from episode.data.partition import Partition
 from episode.data.sources.source import not_trained_on
 from episode.data.storage import PreparedArrays
 from episode.data.texts import Corpus
@@ -77,6 +78,14 @@ def rows_by_silo(arrays: PreparedArrays, clients: Sequence[int]) -> dict[int, di
             for client in clients:
                 found[client][split] = (groups == client).nonzero().flatten()
     return found
+
+
+def partition_of(
+    arrays: PreparedArrays, names: Sequence[str], splits: Mapping[int, SiloSplit]
+) -> Partition:
+    """Return which rows each silo trains on, as a partition."""
+    parts = [split.train for split in splits.values()]
+    return Partition(arrays["train-labels"], arrays.info["labels"], parts, list(names))
 
 
 def number_labels(rows: Iterable[silos.Row], agreed: Sequence[str] | None) -> dict[str, int]:

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from episode.data import silos
@@ -22,8 +21,9 @@ from episode.data.texts import Texts
 from episode.data.vocabulary import MARKS
 from episode.errors import EpisodeError
 from episode.models.lstm import TextClassifier
-from episode.models.resnet import ARCHITECTURES, Norm, ResNet
-from episode.models.text import Pooling, frozen_words
+from episode.models.mlp import MLP
+from episode.models.resnet import ARCHITECTURES, ResNet
+from episode.models.text import frozen_words
 from episode.tasks.agreement import (
     absent_vectors,
     agreement,
@@ -39,18 +39,27 @@ from episode.tasks.settings import Share
 from episode.tasks.silo_arrays import (
     SiloSplit,
     number_labels,
+    partition_of,
     rows_by_silo,
     split_silo,
     write_images,
     write_texts,
 )
-from episode.tasks.words import WordSettings
+from episode.tasks.silo_numbers import (
+    Scaling,
+    dataset_of,
+    moments_of,
+    scaling_of,
+    told_moments,
+    write_numbers,
+)
+from episode.tasks.silo_settings import SiloSettings
 
 Folders = Mapping[int, Path]
 """The folder of each silo that is on this machine, by its client's number."""
 
 
-class Silos(WordSettings):
+class Silos(SiloSettings):
     """Each folder below `data` is a client: tables of text and label, or folders of images.
 
     Files named test.* and validation.* are held out; if there are none, each silo holds out a share
@@ -67,41 +76,6 @@ class Silos(WordSettings):
     }
     site_settings: ClassVar[tuple[str, ...]] = ("data", "vectors", "vocabulary")
 
-    data: str | None = None
-    """The folder that has a folder for each silo; at a real site, the site's own folder."""
-    model: Literal["lstm", "gru", "rnn", "resnet8", "resnet18", "resnet32", "resnet50"] = "lstm"
-    """A recurrence for texts, or a ResNet for images."""
-    test_share: float = Field(default=0.2, gt=0, lt=1)
-    """Share of a silo's rows that is held out for testing, if there are no test files."""
-    train_evaluated: int = Field(default=2000, ge=0)
-    """How many training examples the training loss is measured on; 0: all."""
-    labels: tuple[str, ...] | None = None
-    """Names of all labels; by default those that the silos have."""
-    text_column: str = "text"
-    """Column that has the text."""
-    label_column: str = "label"
-    """Column that has the label."""
-    hidden: int = Field(default=64, ge=1)
-    """Units per direction of the recurrence."""
-    layers: int = Field(default=1, ge=1)
-    """Layers of the recurrence."""
-    bidirectional: bool = True
-    """Whether a text is also read from its end."""
-    pooling: Pooling = "max"
-    """What the classifier sees: the maximum over time, or the last state."""
-    image_size: int = Field(default=32, ge=8)
-    """Pixels on each side of a crop."""
-    width: int | None = Field(default=None, ge=1)
-    """Channels of a ResNet's first stage; by default the network's own."""
-    norm: Norm = "group"
-    """Normalisation of a ResNet."""
-
-    @model_validator(mode="after")
-    def _different_labels(self) -> Self:
-        if self.labels is not None and len(set(self.labels)) < max(2, len(self.labels)):
-            raise ValueError("labels must be two or more different names")
-        return self
-
     def build(self, seed: int, device: str) -> NeuralTask:
         return self.build_share(Share(), seed, device)
 
@@ -114,7 +88,7 @@ class Silos(WordSettings):
         arrays = here._prepare(folders, share.agreed.get("labels", self.labels))
         if at_site and (words := arrays.info.get("vocabulary")) != share.agreed["words"]:
             raise EpisodeError(f"The words at this site changed to {words} after it had told them.")
-        data = here._data(arrays, folders, seed, at_site)
+        data = here._data(arrays, folders, seed, share)
         if at_site:  # it has seen its own rows only
             data = replace(
                 data,
@@ -127,7 +101,8 @@ class Silos(WordSettings):
             )
         else:
             data = data.restricted_to(share)
-        vectors, rows = arrays.get("vectors"), arrays.info.get("words", 0)
+        vectors = arrays.get("vectors")
+        rows = len(arrays.info.get("columns", ())) or arrays.info.get("words", 0)
         classes = len(arrays.info["labels"])
         return classifier(
             self, lambda: self._make_model(vectors, rows, classes), data, seed, device
@@ -136,13 +111,14 @@ class Silos(WordSettings):
     def partition(self, seed: int) -> Partition:
         folders = self._folders()
         arrays = self._prepare(folders, self.labels)
-        return _partition(arrays, folders, self._splits(arrays, folders, seed))
+        names = [folder.name for folder in folders.values()]
+        return partition_of(arrays, names, self._splits(arrays, folders, seed))
 
     def partition_summary(self) -> str:
         return "one client per silo"
 
     def check_at_sites(self) -> None:
-        if self.model not in ARCHITECTURES:
+        if self.model not in (*ARCHITECTURES, "mlp"):
             self.check_words_at_sites()
 
     def facts(self, client: int, own: Mapping[str, str], seed: int) -> dict[str, Any]:
@@ -167,6 +143,11 @@ class Silos(WordSettings):
             "counts": dict(sorted(Counter(rows[k].label for k in split.train.tolist()).items())),
             "own_file": split.own_file,
             "words": here.words_facts(),
+            **(
+                {"numbers": told_moments([rows[k] for k in split.train], here._columns(folders))}
+                if self.model == "mlp"
+                else {}
+            ),
         }
 
     def agree(self, facts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
@@ -185,16 +166,27 @@ class Silos(WordSettings):
                 f"All rows of all sites have the label {labels[0]!r}: two labels are needed."
             )
         sizes = [sum(facts[client]["counts"].values()) for client in sorted(facts)]
-        return agreement(labels, sizes, facts)
+        return agreement(labels, sizes, facts) | self._agreed_scaling(facts)
 
     def told(self, agreed: Mapping[str, Any], client: int) -> dict[str, Any]:
-        return told(agreed, client)
+        return told(agreed, client) | {k: agreed[k] for k in ("scaling",) if k in agreed}
+
+    def _agreed_scaling(self, facts: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+        """Return mean and deviation of each column, if the sites have tables of numbers."""
+        if self.model != "mlp":
+            return {}
+        told_columns = {c: {"columns": f["numbers"]["columns"], **f} for c, f in facts.items()}
+        require_equal(told_columns, {"columns": "the columns of its tables"})
+        own = [facts[client]["numbers"] for client in sorted(facts)]
+        return {"scaling": scaling_of(own[0]["columns"], own)}
 
     def _build_without_data(self, agreed: Mapping[str, Any], seed: int, device: str) -> NeuralTask:
         """Build the task of a server, which knows the model and who has which labels."""
         words, classes = agreed["words"], len(agreed["labels"])
         vectors = absent_vectors(words) if self.vectors else None
         rows = words["size"] if words else MARKS + (self.word_buckets or 0)
+        if self.model == "mlp":
+            rows = len(agreed["scaling"]["columns"])
         data = server_data(agreed, self.partition_summary(), seed, evaluates_own=True)
         return classifier(
             self, lambda: self._make_model(vectors, rows, classes), data, seed, device
@@ -227,13 +219,18 @@ class Silos(WordSettings):
     def _rows(self, folders: Folders) -> Iterator[silos.Row]:
         if self._kind(folders) == "images":
             return silos.images(folders)
+        if self.model == "mlp":
+            return silos.numbers(folders, self._columns(folders), self.label_column)
         return silos.texts(folders, self.text_column, self.label_column)
+
+    def _columns(self, folders: Folders) -> list[str]:
+        return silos.number_columns(folders, self.label_column)
 
     def _prepare(self, folders: Folders, labels: Sequence[str] | None) -> PreparedArrays:
         kind = self._kind(folders)
         files = {n: silos.files_of(folder, kind) for n, folder in folders.items()}
         key = {
-            "kind": kind,
+            "kind": "numbers" if self.model == "mlp" else kind,
             "columns": [self.text_column, self.label_column],
             "files": {n: [fingerprint(file) for file in own] for n, own in files.items()},
             "labels": labels,
@@ -243,6 +240,9 @@ class Silos(WordSettings):
         def write(target: Path) -> dict[str, Any]:
             if kind == "images":
                 return write_images(target, lambda: self._rows(folders), labels)
+            if self.model == "mlp":
+                columns = self._columns(folders)
+                return write_numbers(target, lambda: self._rows(folders), labels, columns)
             return write_texts(target, lambda: self._rows(folders), labels, self.vocabulary_of)
 
         return prepare_arrays("silos", key, write)
@@ -267,26 +267,34 @@ class Silos(WordSettings):
         return found
 
     def _data(
-        self, arrays: PreparedArrays, folders: Folders, seed: int, at_site: bool
+        self, arrays: PreparedArrays, folders: Folders, seed: int, share: Share
     ) -> ClassificationData:
+        at_site, scaling = "start" in share.agreed, share.agreed.get("scaling")
         splits = self._splits(arrays, folders, seed)
-        partition = _partition(arrays, folders, splits)
+        partition = partition_of(arrays, [folder.name for folder in folders.values()], splits)
+        if self.model == "mlp" and scaling is None:
+            own = [moments_of(arrays["train-rows"][split.train]) for split in splits.values()]
+            scaling = scaling_of(arrays.info["columns"], own)
         own_file = next(iter(splits.values())).own_file
-        train = self._dataset(arrays, "train")
-        held_out = self._dataset(arrays, self.evaluate_on) if own_file else train
+        train = self._dataset(arrays, "train", scaling)
+        held_out = self._dataset(arrays, self.evaluate_on, scaling) if own_file else train
         blocks = own_blocks({n: split.held_out for n, split in splits.items()}, len(folders))
         if not at_site:  # else the labels of all sites have been compared
             rows = torch.cat([block.rows for block in blocks])
             check_trained(self.evaluate_on, held_out.labels[rows], partition)
         counts = self.label_counts(partition, seed)
-        own = [
+        evaluated = [
             train.select(split.kept) if self.holdout else held_out.select(split.held_out)
             for split in splits.values()
         ]
         data = ClassificationData.of(train, partition, Split(held_out, blocks), counts)
-        return replace(data, own=dict(enumerate(own)))
+        return replace(data, own=dict(enumerate(evaluated)))
 
-    def _dataset(self, arrays: PreparedArrays, split: str) -> LabelledDataset:
+    def _dataset(
+        self, arrays: PreparedArrays, split: str, scaling: Scaling | None
+    ) -> LabelledDataset:
+        if scaling is not None:
+            return dataset_of(arrays, split, scaling)
         if self.model in ARCHITECTURES:
             files = [Path(f) for f in arrays.info["files"][split]]
             return ImageFiles(files, arrays[f"{split}-labels"], self.image_size)
@@ -296,16 +304,10 @@ class Silos(WordSettings):
         if self.model in ARCHITECTURES:
             large = self.image_size >= LARGE
             return ResNet(self.model, classes, large=large, norm=self.norm, width=self.width)
+        if self.model == "mlp":
+            return MLP(rows, self.hidden, self.layers, classes)
         words = nn.Embedding(rows, self.vector_size) if vectors is None else frozen_words(vectors)
         return TextClassifier(
             words, self.hidden, self.layers, classes, self.model,  # type: ignore[arg-type]
             self.bidirectional, self.pooling,
         )  # fmt: skip
-
-
-def _partition(
-    arrays: PreparedArrays, folders: Folders, splits: Mapping[int, SiloSplit]
-) -> Partition:
-    parts = [split.train for split in splits.values()]
-    names = [folder.name for folder in folders.values()]
-    return Partition(arrays["train-labels"], arrays.info["labels"], parts, names)
