@@ -24,7 +24,7 @@ exclude_patterns = ["_ext", "_static"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
-suppress_warnings = ["toc.not_included"]
+smartquotes = False  # a flag has two hyphens
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

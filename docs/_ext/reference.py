@@ -27,7 +27,16 @@ PAGES = HERE.parent / "reference"
 def setup(app: Any) -> dict[str, Any]:
     """Write the pages before Sphinx reads its sources."""
     app.connect("builder-inited", lambda _: write_pages())
+    app.connect("source-read", list_new_pages)
     return {"parallel_read_safe": True}
+
+
+def list_new_pages(app: Any, page: str, source: list[str]) -> None:
+    """List pages of docs/ that index.md does not name at the end of the guides."""
+    if page == "index":
+        names = sorted(path.stem for path in PAGES.parent.glob("*.md"))
+        new = [name for name in names if name != "index" and f"\n{name}\n" not in source[0]]
+        source[0] = source[0].replace("\nflower\n", "\n".join(["", "flower", *new, ""]))
 
 
 def write_pages() -> None:
