@@ -9,7 +9,7 @@ SOURCES := src tests benchmarks examples docs/conf.py docs/_ext
 DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-quick test-all fuzz verify docs bench bench-cluster \
+.PHONY: help setup demo check format test test-quick test-all fault-matrix fuzz verify docs bench bench-cluster \
   bench-many bench-wide-area bench-flower bench-secure wheel clean
 
 help:  ## This list
@@ -47,6 +47,9 @@ docs: .venv/.all  ## Build the site into build/site, without warnings; check lin
 MINUTES := 30
 fuzz: .venv/.all  ## Random commands, calls, folders and replies (30 minutes, or MINUTES=5)
 	$(BIN)/python tests/fuzz/run.py --minutes $(MINUTES)
+
+fault-matrix: .venv/.all  ## What each fault does to a run, from the tests; OPTIONS=--tests names them
+	$(BIN)/python tests/fault_matrix.py $(OPTIONS)
 
 verify: .venv/.all  ## Prove the maths: every check, its figure, its bound
 	$(BIN)/episode verify

@@ -7,7 +7,8 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,7 +43,7 @@ def write_whole(
     )
     temporary.unlink(missing_ok=True)  # left by a killed process, perhaps with another mode
     try:
-        with open_new(temporary) as file:
+        with naming(path), open_new(temporary) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if isinstance(content, bytes):
                 file.write(content)
@@ -55,6 +56,17 @@ def write_whole(
         temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let an OSError within say that this is the file, if it does not name one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
 
 
 def open_new(path: Path) -> IO[bytes]:

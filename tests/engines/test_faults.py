@@ -11,6 +11,7 @@ from launch import PROGRAMS, Ended, torchrun
 from safetensors.torch import load_file
 
 from episode.results.store import read_rounds
+from fault_matrix import RESUMES
 
 TASK = Path(__file__).parents[2] / "examples" / "my_task.py"
 SETTINGS = [
@@ -18,13 +19,11 @@ SETTINGS = [
     "budget.rounds=5", "budget.local_steps=2", "record.checkpoint_seconds=0",
     "engine.timeout_seconds=15",
 ]  # fmt: skip
-FAULTS = [
-    "kill:probe:2:1",
-    "kill:local:2:0",
-    "kill:collective:2:1",
-    "kill:checkpoint:2:1",
-    "kill:checkpoint:2:0",
-]
+STRUCK = [("probe", 1), ("local", 0), ("average", 1), ("checkpoint", 1), ("checkpoint", 0),
+          ("evaluate", 1), ("evaluate", 0)]  # fmt: skip
+"""Phases, and the ranks that are struck there."""
+HERE = str(Path(__file__).parent)
+GONE = "rank {} is gone (killed, hung or unreachable)"
 
 
 def run(folder: Path, fault: str, restarts: int = 0, size: int = 2, *more: str) -> Ended:
@@ -32,7 +31,8 @@ def run(folder: Path, fault: str, restarts: int = 0, size: int = 2, *more: str) 
     command = [str(PROGRAMS / "faulty.py"), "run", "--task", f"{TASK}:Waves", *sets]
     mark = str(folder / "struck")
     command += ["--folder", str(folder / "run")]
-    return torchrun(size, command, restarts=restarts, FAULT=fault, FAULT_MARK=mark)
+    variables = {"FAULT": fault, "FAULT_MARK": mark, "PYTHONPATH": HERE}
+    return torchrun(size, command, restarts=restarts, **variables)
 
 
 def same(a: Path, b: Path) -> None:
@@ -45,26 +45,29 @@ def same(a: Path, b: Path) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    ended = run(folder, "kill:probe:99:0")
+    ended = run(folder, "SIGKILL:probe:99:0")
     assert ended.code == 0, ended.output
     return folder
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_restarted_run_is_the_same_run(fault: str, undisturbed: Path, tmp_path: Path) -> None:
-    ended = run(tmp_path, fault, restarts=1)
+@pytest.mark.fault(engine="torchrun", fault="SIGKILL", outcome=RESUMES)
+@pytest.mark.parametrize(("phase", "rank"), STRUCK)
+def test_a_restarted_run_is_the_same_run(
+    phase: str, rank: int, undisturbed: Path, tmp_path: Path
+) -> None:
+    ended = run(tmp_path, f"SIGKILL:{phase}:2:{rank}", restarts=1)
     assert (tmp_path / "struck").exists()
     assert ended.code == 0, ended.output
     same(tmp_path, undisturbed)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("fault", ["kill:local:2:0", "kill:checkpoint:2:1", "kill:checkpoint:2:0"])
+@pytest.mark.parametrize(("phase", "rank"), [("local", 0), ("checkpoint", 1), ("checkpoint", 0)])
 def test_a_restarted_run_with_client_states_in_files_is_the_same_run(
-    fault: str, undisturbed: Path, tmp_path: Path
+    phase: str, rank: int, undisturbed: Path, tmp_path: Path
 ) -> None:
-    ended = run(tmp_path, fault, 1, 2, "engine.state_memory_mb=0")
+    ended = run(tmp_path, f"SIGKILL:{phase}:2:{rank}", 1, 2, "engine.state_memory_mb=0")
     assert (tmp_path / "struck").exists()
     assert ended.code == 0, ended.output
     assert len(list(tmp_path.rglob("*.rows"))) == 2
@@ -72,34 +75,45 @@ def test_a_restarted_run_with_client_states_in_files_is_the_same_run(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("fault", FAULTS)
-def test_without_restarts_the_survivors_say_who_and_when(fault: str, tmp_path: Path) -> None:
-    _, event, _, lost = fault.split(":")
-    ended = run(tmp_path, fault)
+@pytest.mark.parametrize(("phase", "lost"), STRUCK[:6])
+def test_without_restarts_the_survivors_say_who_and_when(
+    phase: str, lost: int, tmp_path: Path
+) -> None:
+    ended = run(tmp_path, f"SIGKILL:{phase}:2:{lost}")
     assert ended.code != 0
-    where = f"in the {'probe' if event == 'collective' else event} phase of round 2"
-    if event == "checkpoint":
-        where = f"at the checkpoint after round {1 if lost == '1' else 0}"
-    assert f"Error: Rank {1 - int(lost)} stops " in ended.output, ended.output
-    gone = f"rank {lost} is gone (killed, hung or unreachable), last seen {where}"
-    assert gone in ended.output, ended.output
+    assert f"Error: Rank {1 - lost} stops " in ended.output, ended.output
+    assert f"{GONE.format(lost)}, last seen {where(phase)}" in ended.output, ended.output
     assert ended.output.count("Traceback") <= 1  # torchrun's own
 
 
+def where(phase: str) -> str:
+    """Return where a rank was seen that was struck in this phase of round 2."""
+    return {
+        "average": "in the probe phase of round 2",
+        "checkpoint": "at the checkpoint after round 2",
+        "evaluate": "in an evaluation",
+    }.get(phase, f"in the {phase} phase of round 2")
+
+
 @pytest.mark.long
+@pytest.mark.fault(engine="torchrun", fault="SIGSTOP", outcome=RESUMES)
+@pytest.mark.parametrize(
+    ("phase", "rank"),
+    [("probe", 1), ("local", 1), ("average", 1), ("checkpoint", 1), ("evaluate", 1)],
+)
 def test_a_rank_that_hangs_counts_as_lost_after_the_timeout(
-    undisturbed: Path, tmp_path: Path
+    phase: str, rank: int, undisturbed: Path, tmp_path: Path
 ) -> None:
-    ended = run(tmp_path, "stop:local:2:1", restarts=1)
-    gone = "rank 1 is gone (killed, hung or unreachable), last seen in the local phase of round 2"
-    assert f"Rank 0 stops in the local phase of round 2: {gone}" in ended.output
+    short = "engine.timeout_seconds=8"
+    ended = run(tmp_path, f"SIGSTOP:{phase}:2:{rank}", 1, 2, short)
+    assert f"{GONE.format(rank)}, last seen {where(phase)}" in ended.output, ended.output
     assert ended.code == 0, ended.output
     same(tmp_path, undisturbed)
 
 
 @pytest.mark.long
 def test_of_three_ranks_both_survivors_name_the_third(tmp_path: Path) -> None:
-    ended = run(tmp_path, "kill:local:1:1", size=3)
+    ended = run(tmp_path, "SIGKILL:local:1:1", size=3)
     assert ended.code != 0
     for survivor in (0, 2):
         text = (

@@ -20,6 +20,7 @@ from episode.flower.app_files import write_app
 from episode.results.store import CHECKPOINT, read_json, read_rounds
 from episode.runs.config import Experiment, read_experiment
 from episode.runs.trainer import job_of, train
+from fault_matrix import GOES_ON, RESUMES
 from federation import Without
 
 DIGITS = [
@@ -150,6 +151,8 @@ def test_a_deployment_with_tls_and_keys_gives_the_numbers_of_the_simulation(tmp_
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.fault(engine="Flower", phase=("probe", "local"), fault="SIGKILL", outcome=GOES_ON)
+@pytest.mark.fault(engine="Flower", phase="local", fault="SIGSTOP", outcome=GOES_ON)
 def test_sites_killed_in_each_phase_and_one_that_never_answers(tmp_path: Path) -> None:
     four = ("task.curvatures=[1.0, 2.0, 0.5, 3.0]", "task.slopes=[-3.0, 4.0, 1.0, 2.0]")
     more = (*four, "engine.min_replies=1")
@@ -183,6 +186,7 @@ def test_sites_killed_in_each_phase_and_one_that_never_answers(tmp_path: Path) -
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.fault(engine="Flower", phase="local", fault="SIGKILL", outcome=RESUMES)
 def test_a_killed_serverapp_a_stopped_run_and_a_killed_superlink_change_nothing(
     tmp_path: Path,
 ) -> None:
@@ -233,6 +237,7 @@ def test_a_killed_serverapp_a_stopped_run_and_a_killed_superlink_change_nothing(
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.fault(engine="Flower", phase="local", fault="SIGKILL", outcome=RESUMES)
 def test_with_keys_a_restarted_site_keeps_its_place_and_nobody_else_gets_it(tmp_path: Path) -> None:
     more = ("algorithm=scaffold_clipped", "algorithm.momentum=0.5", "budget.rounds=3")
     with Deployment(tmp_path / "d", secure=True) as deployment:

@@ -19,6 +19,7 @@ from local_grid import LocalGrid
 from episode.errors import ClusterError
 from episode.flower.checks import Rejected, read_array
 from episode.flower.texts import last_line, one_line
+from fault_matrix import LEFT_OUT
 from federation import Without, app, assert_same, grid, in_simulation, on_flower
 
 ESCAPES = "\x1b[2J\x1b[31mred\x1b[0m\x1b]0;title\x07"
@@ -301,6 +302,9 @@ EVALUATIONS: list[tuple[Callable[[MetricRecord], Any] | None, str]] = [
 ]
 
 
+@pytest.mark.fault(
+    engine="Flower", phase="evaluate", fault=("NaN", "wrong shape"), outcome=LEFT_OUT
+)
 def test_no_evaluation_of_a_site_ends_the_run_or_spoils_the_mean(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

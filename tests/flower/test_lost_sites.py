@@ -16,6 +16,7 @@ from episode import Algorithm
 from episode.errors import ClusterError
 from episode.flower import EpisodeStrategy
 from episode.results.store import read_json, read_rounds
+from fault_matrix import DIVERGED, GOES_ON, error_within
 from federation import SETTINGS, Without, arrays, assert_same, grid, in_simulation, on_flower
 
 REMEMBERING = [
@@ -27,8 +28,18 @@ REMEMBERING = [
 FOUR = [*REMEMBERING[:2], "episode", "fedavg"]
 
 
+def at_a_site(fault: str, outcome: str, **more: str) -> pytest.MarkDecorator:
+    return pytest.mark.fault(engine="Flower", fault=fault, outcome=outcome, **more)
+
+
 @pytest.mark.parametrize("algorithm", [*FOUR, REMEMBERING[2], REMEMBERING[3]], ids=str)
-@pytest.mark.parametrize("act", [silence, crash])
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(silence, marks=at_a_site("SIGSTOP", GOES_ON, phase="local")),
+        pytest.param(crash, marks=at_a_site("SIGKILL", GOES_ON, phase="local")),
+    ],
+)
 def test_who_is_lost_in_the_local_phase_is_left_out_of_both_means(
     algorithm: Any, act: Callable[[Message], Message | None]
 ) -> None:
@@ -40,10 +51,13 @@ def test_who_is_lost_in_the_local_phase_is_left_out_of_both_means(
     assert "missing" not in ended.history[3]
 
 
+@at_a_site("SIGKILL", GOES_ON, phase="probe")
+@at_a_site("SIGSTOP", GOES_ON, phase="probe")
 @pytest.mark.parametrize("algorithm", ["episode", "parallel_sgd", REMEMBERING[2]], ids=str)
 def test_who_is_lost_in_the_probe_sits_the_round_out(algorithm: Any) -> None:
-    ended = on_flower(algorithm, at(2, "probe", 1, crash), min_replies=2)
-    assert_same(ended.model, in_simulation(algorithm, Without(((1, 2),))))
+    for act in (silence, crash):
+        ended = on_flower(algorithm, at(2, "probe", 1, act), min_replies=2, deadline=0.1)
+        assert_same(ended.model, in_simulation(algorithm, Without(((1, 2),))))
     asked = [label(m) for m in ended.grid.sent if m.metadata.dst_node_id == 1000]
     assert ("local", 1) not in asked  # node 1000 is site 2
     assert "in the probe phase" in ended.history[1]["missing"]["2"]
@@ -129,14 +143,19 @@ def pickled(reply: Message) -> Message:
     return reply
 
 
+nan, short = spoil(lambda t: t * float("nan")), spoil(lambda t: t[:-1])
+
+
 @pytest.mark.parametrize("phase", ["probe", "local"])
 @pytest.mark.parametrize(
     ("act", "reason"),
     [
-        (spoil(lambda t: t * float("nan")), "that is not finite"),
-        (spoil(lambda t: t[:-1]), "instead of float64 [33]"),
+        pytest.param(nan, "that is not finite", marks=at_a_site("NaN", GOES_ON)),
+        pytest.param(short, "instead of float64 [33]", marks=at_a_site("wrong shape", GOES_ON)),
         (spoil(lambda t: t.float()), "of float32"),
-        (relabel(round=0), "about round 0 instead of 1"),
+        pytest.param(
+            relabel(round=0), "about round 0 instead of 1", marks=at_a_site("stale round", GOES_ON)
+        ),
         (relabel(tag="old"), "about tag 'old'"),
         (relabel(client=0), "about client 0 instead of 2"),
         (pickled, "cannot be read"),
@@ -149,6 +168,42 @@ def test_a_faulty_reply_is_rejected_by_name_and_the_rest_goes_on(
     ended = on_flower("episode", at(2, phase, 1, act), min_replies=2)
     assert reason in ended.history[1]["missing"]["2"]
     assert_same(ended.model, in_simulation("episode", Without(((1, 2),))))
+
+
+@pytest.mark.parametrize("phase", ["probe", "local"])
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        pytest.param(
+            short, r"instead of float64 \[33\]", marks=at_a_site("wrong shape", error_within(20))
+        ),
+        pytest.param(
+            relabel(round=0),
+            "about round 0 instead of 1",
+            marks=at_a_site("stale round", error_within(20)),
+        ),
+        pytest.param(silence, "did not reply", marks=at_a_site("SIGSTOP", error_within(20))),
+        pytest.param(crash, "ClientApp crashed", marks=at_a_site("SIGKILL", error_within(20))),
+    ],
+    ids=["shape", "stale", "silence", "crash"],
+)
+@pytest.mark.timeout(20)
+def test_where_every_site_is_needed_a_faulty_one_stops_the_run_which_resumes(
+    phase: str, act: Callable[[Message], Message], reason: str, tmp_path: Path
+) -> None:
+    fault = at(2, phase, 1, act)
+    with pytest.raises(ClusterError, match=f"Round 1 .*site 2 .*{reason}.* in the {phase} phase"):
+        on_flower("episode", fault, retries=0, deadline=0.1, folder=tmp_path)
+    assert_same(on_flower("episode", folder=tmp_path).model, in_simulation("episode"))
+
+
+@at_a_site("NaN", DIVERGED)
+@pytest.mark.parametrize("phase", ["probe", "local"])
+def test_where_every_site_is_needed_a_nan_of_one_is_the_result(phase: str) -> None:
+    ended = on_flower("episode", at(2, phase, 1, nan))
+    assert ended.strategy.run is not None
+    assert ended.strategy.run.status == "diverged"
+    assert all(bool(torch.isfinite(t.double()).all()) for t in ended.model.values())
 
 
 def test_an_enormous_gradient_is_rejected_where_a_limit_is_set() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from faults import Act, crash, relabel, silence
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import ServerApp
 from local_grid import LocalGrid
@@ -26,6 +28,7 @@ from episode.results.store import CHECKPOINT, read_json, read_partition, read_ru
 from episode.runs.config import Experiment, read_experiment
 from episode.runs.records import Run
 from episode.runs.trainer import job_of, train
+from fault_matrix import LEFT_OUT
 
 NAMES = ("north", "south", "west")
 LABELS = {"north": ("no", "yes"), "south": ("yes", "maybe"), "west": ("no", "maybe")}
@@ -173,17 +176,32 @@ def test_a_resumed_run_does_not_ask_for_facts_again(root: Path, whole: Run, tmp_
     assert torch.equal(model_in(run), whole.x)
 
 
-def test_a_site_that_is_missing_at_an_evaluation_is_left_out_of_it(
-    root: Path, tmp_path: Path
+@pytest.mark.fault(
+    engine="Flower", phase="evaluate", fault=("SIGKILL", "SIGSTOP", "stale round"), outcome=LEFT_OUT
+)
+def test_a_site_that_is_missing_or_late_at_an_evaluation_is_left_out_of_it(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chosen = experiment("budget.rounds=1")
+    chosen = experiment("budget.rounds=2")
+    acts = {
+        "did not reply": silence,
+        "was lost": crash,
+        "replied about something else": relabel(round=0),
+    }
+    found = []
+    for reason, act in acts.items():
 
-    def silent(client: int, reply: Message) -> Message | None:
-        label = reply.content.config_records[ANSWER]
-        return None if client == 1 and "evaluation" in label else reply
+        def fault(client: int, reply: Message, act: Act = act) -> Message | None:
+            label = reply.content.config_records[ANSWER]
+            late = label.get("round") == 1 and "evaluation" in label
+            return act(reply) if client == 1 and late else reply
 
-    play(chosen, grid_of(chosen, folders(root), fault=silent), tmp_path / "run")
-    assert read_run(tmp_path / "run").summary["metrics"]["test_accuracy"] <= 1
+        run = tmp_path / reason
+        with caplog.at_level(logging.WARNING, logger="flwr"):
+            play(chosen, grid_of(chosen, folders(root), fault=fault), run)
+        assert f"Round 1: site 1 was not evaluated: it {reason}" in caplog.text
+        found.append(read_run(run).summary["metrics"])
+    assert found[0] == found[1] == found[2]
 
 
 LIES: list[Callable[[Any, Any], str]] = [
@@ -201,6 +219,7 @@ LIES: list[Callable[[Any, Any], str]] = [
 
 
 @pytest.mark.slow
+@pytest.mark.fault(engine="Flower", phase="evaluate", fault="wrong shape", outcome=LEFT_OUT)
 def test_an_evaluation_that_a_site_cannot_have_made_is_left_out(root: Path, tmp_path: Path) -> None:
     chosen = experiment("budget.rounds=1")
     found = []

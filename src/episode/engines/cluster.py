@@ -167,12 +167,13 @@ class Cluster(Processes):
     def explain(self, reason: str = "") -> ClusterError:
         """Return an error that names the processes that failed or do not answer."""
         _on_termination(signal.SIG_IGN)
-        self.leave()  # so that processes waiting for this one stop waiting
+        with suppress(Exception):  # the store may be gone, too
+            self._store.set(f"alive/{self.rank}", "yes")
+        self.leave()  # so that processes waiting for this one stop waiting; that may take a while
         others = set(range(self.size)) - {self.rank}
         failed: dict[int, str] = {}
         last_seen: dict[int, str] = {}
-        with suppress(Exception):  # if the store is gone too, nobody is known to be alive
-            self._store.set(f"alive/{self.rank}", "yes")
+        with suppress(Exception):  # without the store, nobody is known to be alive
             deadline = time.monotonic() + min(PATIENCE, self.timeout)
             while others and time.monotonic() < deadline:
                 failed |= {r: words for r in others if (words := self._words("failed", r))}

@@ -34,6 +34,8 @@ from episode.federation.worker import ReplyForm
 
 CHECK_EVERY = 10
 """Rounds between checks that all ranks hold the same x̄; a check costs no collective."""
+_SHIFT = 8
+"""Bits of the word in which a rank tells its requests and, above them, its round."""
 _NOTHING = -1
 """None in a ledger of float64 bits: the pattern of a NaN that arithmetic never produces."""
 
@@ -151,9 +153,9 @@ class Distributed(Engine):
         metrics = _ledger(len(cohort), len(form.metrics))
         for row, place in enumerate(mine):
             metrics[place] = _bits([part.metrics[name][row] for name in form.metrics])
-        words = _ledger(size, 2)
-        checks = broadcast["round"] % CHECK_EVERY == 0
-        words[rank] = torch.tensor([_checksum(x) if checks else 0, int(self.own_requests())])
+        words, number = _ledger(size, 2), broadcast["round"]
+        checksum = _checksum(x) if number % CHECK_EVERY == 0 else 0
+        words[rank] = torch.tensor([checksum, number << _SHIFT | self.own_requests()])
         sums = [part.vectors[name] for name in form.vectors]
         ledgers = [metrics, words]
         if form.has_buffers:
@@ -163,9 +165,10 @@ class Distributed(Engine):
             integers[rank] = part.buffers.integers
             ledgers.append(integers)
         self._add_up(sums, ledgers)
-        if checks and len(set(words[:, 0].tolist())) > 1:
-            raise _disagreement(words[:, 0].tolist(), broadcast["round"])
-        self._requests = Request(functools.reduce(operator.or_, words[:, 1].tolist()))
+        checksums, told = words.T.tolist()
+        _check_rounds([word >> _SHIFT for word in told])
+        _check_models(checksums, number)
+        self._requests = Request(functools.reduce(operator.or_, told) & ((1 << _SHIFT) - 1))
         mean = Reply(dict(zip(form.vectors, sums, strict=False)))
         if form.has_buffers:
             served = sorted({self._owners.rank_of(client) for client in cohort})
@@ -229,10 +232,23 @@ def _checksum(x: Tensor) -> int:
     return int(x.view(patterns).sum(dtype=torch.int64))
 
 
-def _disagreement(checksums: Sequence[int], round: int) -> ClusterError:
+def _check_rounds(rounds: Sequence[int]) -> None:
+    """Raise an error if ranks do not play the same round."""
+    for rank, number in enumerate(rounds):
+        if number != rounds[0]:
+            raise ClusterError(
+                f"Rank {rank} plays round {number}, and rank 0 round {rounds[0]}: start all ranks "
+                "again, to resume from the checkpoint."
+            )
+
+
+def _check_models(checksums: Sequence[int], round: int) -> None:
+    """Raise an error if ranks do not hold the same model."""
     apart = [rank for rank, value in enumerate(checksums) if value != checksums[0]]
+    if not apart:
+        return
     ranks = f"Rank {apart[0]} holds" if len(apart) == 1 else f"Ranks {apart} hold"
-    return ClusterError(
+    raise ClusterError(
         f"{ranks} another model than rank 0 at the start of round {round}: the ranks have drifted "
         "apart, which faulty hardware or different libraries can cause. Resume from the checkpoint."
     )

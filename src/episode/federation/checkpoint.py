@@ -121,14 +121,16 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
     """Write a safetensors file, whole or not at all; until then the old file stays."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)  # not the run's folder: if that is gone, it was removed
 
     def write(target: Path) -> None:
         try:
             save_file(dict(tensors), target, metadata)
         except SafetensorError as error:
-            message = f"{path} cannot be written ({error}); what was there before is intact"
-            raise OSError(message) from None
+            before = (
+                "what was there before is intact" if path.parent.exists() else "its folder is gone"
+            )
+            raise OSError(f"{path} cannot be written ({error}); {before}") from None
 
     write_whole(path, write, only_writer=True)
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from episode.errors import EpisodeError
 from episode.federation import checkpoint
 from episode.federation.job import Job
 from episode.federation.state import ClientState, ServerState
@@ -29,6 +30,7 @@ class Checkpoints:
         """Rounds played by the state that was last read or written."""
         self.records: Mapping[str, int] = {}
         """Checksums of the records that had been written when the state that was read was."""
+        self._was_there = False
         self._path = path
         self._check = check
         self._identity = identity_of(job.config)
@@ -64,10 +66,29 @@ class Checkpoints:
         On a cluster every process writes its own clients; once all have, the first writes the
         server's file. Until that is done, the last checkpoint remains valid.
         """
-        processes, folder = self._processes, self._path.parent
+        folder = self._path.parent
+        self._require(folder)
+        refuse_link(folder)
+        if not (self._processes.writes or self._was_there):  # it may be on another host
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._write(folder, server, clients, records)
+        except OSError:
+            self._require(folder)  # if it was removed meanwhile, that is the reason
+            raise
+        self.round = server.round
+        self._was_there = folder.exists()  # a rank without client states makes none
+
+    def _write(
+        self,
+        folder: Path,
+        server: ServerState,
+        clients: Mapping[int, ClientState],
+        records: Mapping[str, int] | None,
+    ) -> None:
+        processes = self._processes
         parts: list[str] = []
         files = [checkpoint.file_beside(clients, folder)]
-        refuse_link(folder)
         if processes.size > 1:
             processes.enter(f"at the checkpoint after round {server.round - 1}")
             last, place = self.round, (processes.rank, processes.size)
@@ -82,7 +103,17 @@ class Checkpoints:
                 self._path, server, clients, self._identity, parts, self._owners, records
             )
             checkpoint.keep_only(folder, [*parts, *files])
-        self.round = server.round
+
+    def _require(self, folder: Path) -> None:
+        """Raise an error if the folder was removed since the last checkpoint."""
+        if folder.exists():
+            return
+        self._check()
+        if self._was_there:
+            raise EpisodeError(
+                f"The folder {folder} was removed during this run, which therefore stops: start it "
+                "again, in a folder of its own."
+            )
 
     def _load_copy(self, data: bytes) -> State:
         with tempfile.TemporaryDirectory() as folder:

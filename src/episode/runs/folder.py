@@ -8,6 +8,7 @@ import platform
 import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from episode.errors import EpisodeError, differences
 from episode.federation.checkpoint import write_tensors
-from episode.files import is_open_file, lock, open_to_append, refuse_link, write_whole
+from episode.files import is_open_file, lock, naming, open_to_append, refuse_link, write_whole
 from episode.results import per_client, store
 from episode.results.schema import damaged
 from episode.version import __version__
@@ -49,19 +50,22 @@ class Lines:
         """Append a line."""
         assert self._file is not None
         line = _line(record)
-        self._file.write(line)
-        self._file.flush()
+        with naming(self._path):
+            self._file.write(line)
+            self._file.flush()
         self.checksum = zlib.crc32(line.encode(), self.checksum)
 
     def sync(self) -> None:
         """Force appended lines to the disk."""
         if self._file:
-            os.fsync(self._file.fileno())
+            with naming(self._path):
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file, if it is open."""
+        """Close the file, if it is open; a line that could not be written is given up."""
         if self._file:
-            self._file.close()
+            with suppress(OSError):  # `append` has raised it
+                self._file.close()
 
 
 def _line(record: dict[str, Any]) -> str:
