@@ -111,10 +111,12 @@ class Deployment:
         tries: int = 0,
         partition: int | None = None,
         config: str = "",
+        port: int | None = None,
     ) -> None:
         """Start a SuperNode, with a registered key if the deployment is secure.
 
-        Its partition id is its number, unless another is given; `config` is more of its settings.
+        Its partition id is its number, and it connects to the SuperLink's port, unless another is
+        given; `config` is more of its settings.
         """
         partition = number if partition is None else partition
         safety = ["--insecure"]
@@ -122,7 +124,7 @@ class Deployment:
             safety = ["--root-certificates", str(root or self.authority)]
             if key is not None:
                 safety += ["--auth-supernode-private-key", str(key)]
-        command = ["flower-supernode", *safety, "--superlink", f"127.0.0.1:{self.port}"]
+        command = ["flower-supernode", *safety, "--superlink", f"127.0.0.1:{port or self.port}"]
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
         command += ["--max-retries", str(tries)] if tries else []
         place = f"partition-id={partition} num-partitions={self.sites}"

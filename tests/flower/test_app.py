@@ -55,6 +55,14 @@ def test_an_app_holds_its_experiment(tmp_path: Path) -> None:
         assert f"{name} = " in path.read_text()
 
 
+def test_an_apps_page_leads_with_tls_and_keeps_the_superlink_on_loopback(tmp_path: Path) -> None:
+    write_app(tmp_path / "app", read_experiment(None, SETTINGS))
+    text = (tmp_path / "app" / "README.md").read_text()
+    assert text.index("**TLS first.**") < text.index("    sudo -u flower flower-superlink --ssl-ca")
+    assert "--host 127.0.0.1" in text
+    assert text.index("--insecure") > text.index("episode flower site")
+
+
 @pytest.mark.parametrize("algorithm", ["scaffold_clipped", "naive_parallel_clip", "episode"])
 def test_an_app_has_a_name_that_flower_takes(algorithm: str, tmp_path: Path) -> None:
     write_app(tmp_path / "app", read_experiment(None, [*SETTINGS[:3], f"algorithm={algorithm}"]))

@@ -322,7 +322,7 @@ def test_a_server_needs_no_data_and_is_not_given_any(root: Path, tmp_path: Path)
     assert not (tmp_path / "app").exists()
     write_app(tmp_path / "app", experiment())
     text = (tmp_path / "app" / "README.md").read_text()
-    assert "episode flower site --superlink HOST:8000 --number 0 --of 3 --data ./our-data" in text
+    assert "episode flower site --superlink HOST:443 --number 0 --of 3 --data ./our-data" in text
 
 
 def test_a_file_that_vanishes_in_mid_run_is_named_and_the_run_resumes(
