@@ -110,13 +110,18 @@ def test_demo_writes_table_picture_and_runs(tmp_path: Path) -> None:
     for name in ("fedavg", "scaffold", "episode_guarded", "naive_parallel_clip"):
         assert name in done.stdout
         assert (tmp_path / "d" / name / "summary.json").exists()
+        assert (tmp_path / "d" / "shared_setting" / name / "summary.json").exists()
     assert (tmp_path / "d" / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert max(len(line) for line in done.stdout.splitlines()[:12]) <= 80
+    assert max(len(line) for line in done.stdout.splitlines()[:13]) <= 80
+    assert "Each at its own best setting" in done.stdout
     rows = json.loads(
         episode("demo", "--rounds", "2", "--folder", "d", "--json", cwd=tmp_path).stdout
     )
     assert {
         "accuracy",
+        "shared",
+        "eta",
+        "gamma",
         "loss",
         "status",
         "rounds",

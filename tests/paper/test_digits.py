@@ -1,4 +1,7 @@
-"""What the demo shows, as a test: EPISODE learns where the others fail."""
+"""Digits at the task's default η = 1 and γ = 0.1, which all algorithms share here.
+
+The unclipped ones learn at a smaller η (docs/results.md), so this is no ranking of algorithms.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def accuracy(algorithm: str) -> float:
 
 
 @pytest.mark.slow
-def test_episode_beats_celgc_by_20_points_and_the_unclipped_ones_fail() -> None:
+def test_at_the_default_setting_episode_beats_celgc_and_the_unclipped_ones_fail() -> None:
     celgc = accuracy("celgc")
     for name in ("episode", "episode_guarded"):
         assert accuracy(name) >= celgc + 0.2

@@ -83,7 +83,8 @@ def run_row(run: StoredRun) -> dict[str, Any]:
 
 def run_table(rows: Sequence[dict[str, Any]], title: str = "") -> Table:
     """Tabulate rows of `run_row`."""
-    short = {"exchanges": "exch.", "gradients": "grads"}  # to fit a terminal of 80 columns
+    # To fit a terminal of 80 columns.
+    short = {"exchanges": "exch.", "gradients": "grads", "eta": "η", "gamma": "γ"}
     columns = [short.get(column, column) for column in rows[0]]
     cells = [[_cell(column, value) for column, value in row.items()] for row in rows]
     return Table(title, columns, cells, gap=1)
@@ -92,10 +93,12 @@ def run_table(rows: Sequence[dict[str, Any]], title: str = "") -> Table:
 def _cell(column: str, value: Any) -> str:
     if value is None:
         return "–"
-    if column in ("accuracy", "loss"):
+    if column in ("accuracy", "shared", "loss"):
         return f"{value:.3f}" if abs(value) < 100 else f"{value:.1e}"
     if column in ("MB", "seconds"):
         return f"{value:.1f}"
+    if column in ("eta", "gamma"):
+        return f"{value:g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -1,0 +1,219 @@
+"""Compare algorithms fairly on two cores: each at its own best setting, and all at a shared one.
+
+    python examples/fair_tables.py digits
+    python examples/fair_tables.py digits-by-pixel
+    python examples/fair_tables.py snli --data snli_1.0.zip --vectors glove.6B.50d.txt.gz
+    python examples/fair_tables.py sentiment140 --data trainingandtestdata.zip --vectors ...
+    python examples/fair_tables.py cifar10 --data cifar-10-python.tar.gz
+
+Every algorithm is tuned with the same number of trials, on the validation split, with seed 0. Then
+it runs on the test split with other seeds: at its own best setting, and at the one that is best for
+CELGC, which is how the paper tunes. A trial that diverges counts as accuracy 0.
+
+Finished runs are read back, so a stopped script goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from episode import ALGORITHMS, Unclipped
+from episode.results.figures import as_image, new_figure
+from episode.runs.config import Experiment
+from episode.runs.trainer import job_of, train
+
+Setting = tuple[float, float]
+"""η and γ."""
+WITHIN = 0.02
+"""A setting is good if its accuracy is at most so far below the algorithm's best."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A task, its budget, and the settings to try; all algorithms get equally many."""
+
+    task: dict[str, Any]
+    iterations: int
+    local_steps: int
+    etas: tuple[float, ...]
+    gammas: tuple[float, ...]
+    etas_unclipped: tuple[float, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def settings(self, algorithm: str) -> list[Setting]:
+        """Return what is tried for an algorithm."""
+        if isinstance(ALGORITHMS[algorithm].clipping, Unclipped):
+            return [(eta, 1.0) for eta in self.etas_unclipped]
+        return list(itertools.product(self.etas, self.gammas))
+
+
+DIGITS = Comparison(
+    {"name": "digits"}, 480, 8,
+    etas=(0.12, 0.5, 2.0), gammas=(0.03, 0.1, 0.3, 1.0),
+    etas_unclipped=(0.008, 0.015, 0.03, 0.06, 0.09, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0),
+)  # fmt: skip
+COMPARISONS = {
+    "digits": DIGITS,
+    "digits-by-pixel": Comparison(
+        {"name": "digits", "time_steps": 64}, 480, 8,
+        etas=(0.12, 0.5, 2.0), gammas=(0.03, 0.1, 0.3, 1.0), etas_unclipped=DIGITS.etas_unclipped,
+    ),
+    "snli": Comparison(
+        {"name": "snli", "similarity": 10}, 400, 4,
+        etas=(0.3, 1.0, 3.0), gammas=(0.1, 0.3, 1.0),
+        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0),
+    ),
+    "sentiment140": Comparison(
+        {"name": "sentiment140", "similarity": 0}, 240, 4,
+        etas=(0.3, 1.0, 3.0), gammas=(0.1, 0.3, 1.0),
+        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0),
+    ),
+    "cifar10": Comparison(
+        {"name": "cifar10", "similarity": 50, "model": "resnet8", "width": 8, "norm": "batch",
+         "batch_size": 16}, 400, 8,
+        etas=(0.1, 0.3, 1.0), gammas=(0.1, 0.5, 2.0),
+        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """A comparison that is being made, and where its runs go."""
+
+    comparison: Comparison
+    given: dict[str, Any]
+    folder: Path
+
+    def result(self, algorithm: str, setting: Setting, seed: int, split: str) -> dict[str, Any]:
+        """Return the summary of a run, which is played unless it has ended before."""
+        c = self.comparison
+        eta, gamma = setting
+        experiment = Experiment.from_dict(
+            {
+                "seed": seed,
+                "task": {**c.task, **self.given, "evaluate_on": split},
+                "algorithm": {"name": algorithm, **c.options},
+                "schedule": {"eta": eta, "gamma": gamma},
+                "budget": {"rounds": c.iterations // c.local_steps, "local_steps": c.local_steps},
+                "record": {"evaluate_every": 0},
+            }
+        )
+        folder = self.folder / f"{algorithm}-eta{eta:g}-gamma{gamma:g}-seed{seed}-{split}"
+        if not (folder / "summary.json").exists():
+            train(job_of(experiment), folder)
+        found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+        return found
+
+    def accuracy(self, algorithm: str, setting: Setting, seed: int, split: str) -> float:
+        """Return the accuracy of a run; 0 if it diverged."""
+        found = self.result(algorithm, setting, seed, split)
+        finished = found["status"] == "finished"
+        accuracy = float(found["metrics"][f"{split}_accuracy"]) if finished else 0.0
+        print(f"{algorithm} eta {setting[0]:g} gamma {setting[1]:g} seed {seed} {split}: "
+              f"{accuracy:.3f}", flush=True)  # fmt: skip
+        return accuracy
+
+    def tried(self, algorithm: str) -> dict[Setting, float]:
+        """Return the validation accuracy of every setting, with seed 0."""
+        settings = self.comparison.settings(algorithm)
+        return {s: self.accuracy(algorithm, s, 0, "validation") for s in settings}
+
+
+def best(tried: dict[Setting, float]) -> Setting:
+    """Return the setting of the highest accuracy; of equal ones, the first."""
+    return max(tried, key=lambda setting: tried[setting])
+
+
+def spread(values: Sequence[float]) -> str:
+    """Format mean and standard deviation."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.3f} ± {deviation:.3f}"
+
+
+def row(
+    table: Table,
+    algorithm: str,
+    tried: dict[Setting, float],
+    shared: Setting,
+    seeds: Sequence[int],
+) -> str:
+    """Format an algorithm's row: at its own best setting, and at the shared one."""
+    own = best(tried)
+    good = sum(value >= tried[own] - WITHIN for value in tried.values())
+    at_best = [table.accuracy(algorithm, own, seed, "test") for seed in seeds]
+    at_shared = [table.accuracy(algorithm, shared, seed, "test") for seed in seeds]
+    cost = table.result(algorithm, own, seeds[0], "test")
+    cells = (
+        algorithm,
+        f"{own[0]:g}" if isinstance(ALGORITHMS[algorithm].clipping, Unclipped)
+        else f"{own[0]:g}, {own[1]:g}",
+        spread(at_best), spread(at_shared), f"{good} of {len(tried)}",
+        f"{cost['rounds']}", f"{cost['exchanges']}",
+        f"{(cost['bytes_up'] + cost['bytes_down']) / 1e6:.1f}", f"{cost['gradients']:,}",
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def draw_maps(table: Table, tried: dict[str, dict[Setting, float]], path: Path) -> None:
+    """Draw validation accuracy over γ x η, a heat map for each algorithm that clips."""
+    c = table.comparison
+    clipped = [a for a in tried if not isinstance(ALGORITHMS[a].clipping, Unclipped)]
+    columns = 4
+    rows = -(-len(clipped) // columns)
+    figure = new_figure(figsize=(3 * columns, 2.6 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis in axes[len(clipped) :]:
+        axis.axis("off")
+    for axis, algorithm in zip(axes, clipped, strict=False):
+        values = [[tried[algorithm][eta, gamma] for eta in c.etas] for gamma in c.gammas]
+        highest = max(map(max, values))
+        axis.imshow(values, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
+        axis.set_xticks(range(len(c.etas)), [f"{eta:g}" for eta in c.etas])
+        axis.set_yticks(range(len(c.gammas)), [f"{gamma:g}" for gamma in c.gammas])
+        axis.set(title=algorithm, xlabel="η", ylabel="γ")
+        for (y, line), x in itertools.product(enumerate(values), range(len(c.etas))):
+            good = line[x] >= highest - WITHIN
+            axis.text(
+                x, y, f"{line[x]:.2f}", ha="center", va="center", fontsize=9,
+                color="white" if line[x] > 0.6 else "black", weight="bold" if good else "normal",
+            )  # fmt: skip
+    path.write_bytes(as_image(figure, "png"))
+
+
+def main() -> None:
+    """Read the arguments, tune every algorithm, and write the table and the maps."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=COMPARISONS)
+    parser.add_argument("--data", help="folder or archive with the official files of the dataset")
+    parser.add_argument("--vectors", help="word vectors in GloVe's format")
+    parser.add_argument("--algorithms", default=",".join(ALGORITHMS), help="names, with commas")
+    parser.add_argument("--seeds", default="3,4,5,6,7", help="seeds of the test runs, with commas")
+    parser.add_argument("--folder", type=Path, default=Path("runs/fair"))
+    asked = parser.parse_args()
+    given = {k: getattr(asked, k) for k in ("data", "vectors") if getattr(asked, k)}
+    warnings.simplefilter("ignore")
+    folder: Path = asked.folder / asked.name
+    table = Table(COMPARISONS[asked.name], given, folder)
+    names, seeds = asked.algorithms.split(","), [int(seed) for seed in asked.seeds.split(",")]
+    tried = {name: table.tried(name) for name in dict.fromkeys(["celgc", *names])}
+    shared = best(tried["celgc"])
+    head = f"algorithm|own η, γ|own best|at η = {shared[0]:g}, γ = {shared[1]:g}, best for CELGC"
+    head += f"|settings within {100 * WITHIN:.0f} points|rounds|exchanges|MB|gradients"
+    lines = [f"| {head.replace('|', ' | ')} |", "|---" * (head.count("|") + 1) + "|"]
+    lines += [row(table, name, tried[name], shared, seeds) for name in names]
+    (folder / "table.md").write_text("\n".join(lines) + "\n")
+    draw_maps(table, tried, folder / "maps.png")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
