@@ -50,12 +50,12 @@ def draw_history(
 
 def _loss(records: Sequence[dict[str, Any]]) -> Panel:
     x, y = [r["round"] + 1 for r in records], [r["loss"] for r in records]
-    return Panel("", "rounds", "loss of the local steps", [Line("loss", x, y, colour=BLUE)])
+    return Panel("", "rounds", "loss of the local steps", [Line("run", x, y, colour=BLUE)])
 
 
 def _metric(records: Sequence[dict[str, Any]], name: str) -> Panel:
     found = [(r["round"] + 1, r["metrics"][name]) for r in records if name in r.get("metrics", {})]
-    line = Line("loss", [x for x, _ in found], [y for _, y in found], colour=BLUE)
+    line = Line("run", [x for x, _ in found], [y for _, y in found], colour=BLUE)
     return Panel("", "rounds", name.replace("_", " "), [line])
 
 
