@@ -7,9 +7,11 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -50,6 +52,7 @@ def fuzz(
     examples: int,
     seed: int | None = None,
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
+    until: float = math.inf,
 ) -> Tried:
     """Try cases until one fails, which is then minimised.
 
@@ -58,6 +61,7 @@ def fuzz(
         examples: How many cases.
         seed: Random seed; None tries the same cases every time.
         around: A context in which each case is tried.
+        until: No case is begun after this time of `time.monotonic`.
     """
     tried = Tried()
 
@@ -72,6 +76,8 @@ def fuzz(
     )
     @given(kind.cases)
     def attempt(case: Case) -> None:
+        if time.monotonic() > until and tried.failed is None:
+            return
         tried.count += 1
         try:
             with around():

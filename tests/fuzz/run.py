@@ -55,7 +55,7 @@ def main() -> int:
             break
         for name in wanted:
             seed = seeds.randrange(2**32)
-            tried = fuzz(KINDS[name], min(BATCH[name], given.examples), seed, limited)
+            tried = fuzz(KINDS[name], min(BATCH[name], given.examples), seed, limited, until)
             counts[name] += tried.count
             outcomes[name] += Counter(tried.outcomes)
             print(f"{name}: {tried.count} examples with seed {seed}", flush=True)
