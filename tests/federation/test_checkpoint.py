@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ def test_every_byte_of_a_checkpoint_counts(file: Path) -> None:
             continue
         assert 8 < place < header
         assert (server.round, server.x.tolist(), list(clients)) == (3, [1, 1, 1], [1])
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_is_refused_and_not_waited_for(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(EpisodeError, match="is damaged"):
+        checkpoint.load(file, "mine", "cpu")
 
 
 def header_of(path: Path) -> dict[str, Any]:

@@ -276,6 +276,8 @@ def _damaged(path: Path) -> EpisodeError:
 
 
 def _read(path: Path, identity: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not path.is_file():  # safetensors would wait for the other end of a pipe
+        raise _damaged(path)
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})["episode"])

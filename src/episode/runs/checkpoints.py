@@ -10,7 +10,7 @@ from episode.errors import EpisodeError
 from episode.federation import checkpoint
 from episode.federation.job import Job
 from episode.federation.state import ClientState, ServerState
-from episode.files import refuse_link
+from episode.files import read_regular, refuse_link
 from episode.runs.config import identity_of
 
 State = tuple[ServerState, Mapping[int, ClientState]]
@@ -49,7 +49,7 @@ class Checkpoints:
         if processes.size == 1:
             found = self._load(self._path) if exists else None
         else:
-            data = processes.from_first(self._path.read_bytes() if exists else b"")
+            data = processes.from_first(read_regular(self._path) if exists else b"")
             found = self._load_copy(data) if data else None
         self.round = found[0].round if found else 0
         self.records = checkpoint.records_of(self._path) if exists else {}
