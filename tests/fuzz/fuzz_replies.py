@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from typing import Any
@@ -120,7 +121,9 @@ def change_arrays(arrays: ArrayRecord, lie: Case) -> None:
         data = found.data[:at] + as_bytes(lie["to"]) + found.data[at + lie["drop"] :]
         arrays[name] = Array(found.dtype, found.shape, found.stype, data)
     elif lie["lie"] == "values":
-        arrays[name] = Array(with_values(found.numpy().copy(), lie))
+        arrays[name] = found
+        with contextlib.suppress(ValueError):  # another lie has made it unreadable
+            arrays[name] = Array(with_values(found.numpy().copy(), lie))
 
 
 def with_values(values: np.ndarray[Any, Any], lie: Case) -> np.ndarray[Any, Any]:

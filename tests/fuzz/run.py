@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import os
 import random
 import resource
@@ -55,10 +56,11 @@ def main() -> int:
             break
         for name in wanted:
             seed = seeds.randrange(2**32)
+            print(f"{name} with seed {seed} ...", flush=True)
             tried = fuzz(KINDS[name], min(BATCH[name], given.examples), seed, limited, until)
             counts[name] += tried.count
             outcomes[name] += Counter(tried.outcomes)
-            print(f"{name}: {tried.count} examples with seed {seed}", flush=True)
+            print(f"{name}: {tried.count} examples", flush=True)
             if tried.error is not None:
                 assert tried.failed is not None
                 failed[name].add(path := keep(KINDS[name], tried.failed))
@@ -81,9 +83,12 @@ def limited() -> Iterator[None]:
 
     signal.signal(signal.SIGALRM, stop)
     signal.alarm(LONGEST_SECONDS)
+    # Code that is not Python's may never see the signal: then this ends the process, with a trace.
+    faulthandler.dump_traceback_later(2 * LONGEST_SECONDS, exit=True)
     try:
         yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
         signal.alarm(0)
 
 
