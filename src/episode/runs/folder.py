@@ -226,6 +226,8 @@ class RunFolder:
             tensors = {name: t for name, t in model.items() if isinstance(t, Tensor)}
             copies = {name: _storable(t) for name, t in tensors.items()}
             self.check()
+            if (self.path / store.MODEL).is_dir():
+                raise damaged(self.path / store.MODEL, "it is a folder")
             write_tensors(self.path / store.MODEL, copies)
         self._write(store.SUMMARY, store.dumps(summary, indent=2) + "\n")
 
