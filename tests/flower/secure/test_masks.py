@@ -107,4 +107,5 @@ def test_values_beyond_the_range_are_refused_and_no_sum_of_others_overflows() ->
             encode(torch.tensor([wrong], dtype=torch.float64), bits, sites)
     with pytest.raises(OutOfRangeError, match="2305843009213693951, where"):
         encode(torch.tensor([2**61 - 1]), 0, sites)
+    assert encode(torch.tensor([1.5], dtype=torch.bfloat16), 1, 3).tolist() == [3]
     assert encode(torch.tensor([2**55 + 1, -7]), 0, 3).view(np.int64).tolist() == [2**55 + 1, -7]

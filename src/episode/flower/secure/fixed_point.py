@@ -51,13 +51,14 @@ def exponent_of(values: Tensor) -> int:
     return math.frexp(largest)[1] if largest else -1074
 
 
-def encode(values: Tensor, bits: int, sites: int) -> Words:
+def encode(values: Tensor, bits: int, sites: int, share: float = 1.0) -> Words:
     """Return values as words; whole numbers are exact with 0 bits.
 
     Args:
         values: Finite numbers.
         bits: Binary places.
         sites: Number of sites in the sum.
+        share: What values are multiplied by, if they are not whole numbers.
 
     Raises:
         OutOfRangeError: A value is not finite, or beyond a site's share of the range.
@@ -68,8 +69,10 @@ def encode(values: Tensor, bits: int, sites: int) -> Words:
     """
     limit = 2**SUM_BITS // sites
     if values.is_floating_point():
-        wide = values.detach().cpu().to(torch.float64).numpy()
-        scaled = np.rint(wide * 2.0**bits)
+        known = torch.promote_types(values.dtype, torch.float32)  # numpy has no bfloat16
+        plain = values.detach().cpu().to(known).numpy()
+        scaled: npt.NDArray[np.float64] = np.multiply(plain, share * 2.0**bits, dtype=np.float64)
+        np.rint(scaled, out=scaled)
         largest = max(float(scaled.max(initial=0.0)), -float(scaled.min(initial=0.0)))
         if not largest <= limit:  # or NaN
             sizes = math.ldexp(largest, -bits), math.ldexp(limit, -bits)

@@ -73,30 +73,36 @@ def write_reply(
     Raises:
         RangeError: A value is beyond its range.
     """
-    values: dict[str, Tensor] = {n: v.double() * share for n, v in reply.vectors.items()}
+    values: dict[str, Tensor] = dict(reply.vectors)
     if reply.buffers is not None:
         finite = torch.isfinite(before.floats)
-        floats = reply.buffers.floats.double() * share
+        floats = reply.buffers.floats
         values["floats"] = torch.where(finite, floats, 0.0) if floats.numel() else floats
         values["integers"] = reply.buffers.integers
     for name, value in reply.metrics.items():
         number = 0.0 if value is None else float(value)
         clamped = max(-METRIC_LIMIT, min(METRIC_LIMIT, number))
         values[f"metric {name}"] = torch.tensor([clamped], dtype=torch.float64)
-    values["weight"] = torch.tensor([share], dtype=torch.float64)
-    return write_values(values, segments, sites)
+    values["weight"] = torch.ones(1, dtype=torch.float64)
+    return write_values(values, segments, sites, share)
 
 
-def write_values(values: Mapping[str, Tensor], segments: Sequence[Segment], sites: int) -> Words:
-    """Return values as the words of one answer, segment by segment."""
-    parts = []
+def write_values(
+    values: Mapping[str, Tensor], segments: Sequence[Segment], sites: int, share: float = 1.0
+) -> Words:
+    """Return values as the words of one answer, segment by segment; metrics have no weight."""
+    words = np.empty(sum(segment.size for segment in segments), np.uint64)
+    start = 0
     for segment in segments:
+        weight = 1.0 if segment.name.startswith("metric ") else share
+        stop = start + segment.size
         try:
-            parts.append(encode(values[segment.name], segment.bits, sites))
+            words[start:stop] = encode(values[segment.name], segment.bits, sites, weight)
+            start = stop
         except OutOfRangeError as error:
             kind = segment.name if segment.name in ("floats", "integers") else kind_of(segment.name)
             raise RangeError(kind, f"Its {segment.name} has a value of {error}") from None
-    return np.concatenate(parts)
+    return words
 
 
 def read_values(words: Words, segments: Sequence[Segment]) -> dict[str, Tensor]:

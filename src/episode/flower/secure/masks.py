@@ -1,8 +1,8 @@
 """Masks that only two sites know, and that cancel in the sum of all.
 
 Each pair of sites agrees on a secret (X25519), from which HKDF derives a key for this one exchange.
-The site with the lower number adds the key's AES-CTR stream to its words, the other subtracts it.
-All primitives are those of the `cryptography` package.
+The site with the lower number adds the key's AES-128-CTR stream to its words, the other subtracts
+it. All primitives are those of the `cryptography` package.
 """
 
 from __future__ import annotations
@@ -56,4 +56,4 @@ def add_masks(
 
 def _derived(secret: bytes, context: bytes) -> bytes:
     """Return the key of one exchange. It is used once, so that the counter can start at zero."""
-    return HKDF(SHA256(), 32, salt=None, info=_PURPOSE + context).derive(secret)
+    return HKDF(SHA256(), 16, salt=None, info=_PURPOSE + context).derive(secret)
