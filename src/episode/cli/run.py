@@ -61,7 +61,7 @@ def demo(
     from episode.studies.demo import PICTURE, SHARED, SHARED_FOLDER, conclusion, run_demo
 
     if folder is None:
-        usual = (seed, rounds) == (3, 60)
+        usual = (seed, rounds) == (3, 60)  # not the seed that the settings were chosen with
         folder = Path("runs/demo" if usual else f"runs/demo-seed{seed}-rounds{rounds}")
     with RunProgress(quiet) as progress, stoppable(f"episode demo --folder {folder}") as stop:
         compared = run_demo(folder, seed, rounds, progress.bar, stop)

@@ -81,8 +81,8 @@ class MeasuredTrust(Trust):
     more. Where the correction is noise, or has grown old in a long round, λ falls towards 0 and the
     client steps as if it were not corrected. Where all clients agree, D = 0 and so is λ.
 
-    Ours, not the paper's. With λ below 1 corrections no longer cancel out over the clients: a bias
-    remains that vanishes with the noise and the step size (docs/theory.md).
+    Ours, not the paper's. With noisy gradients λ stays below 1, so corrections no longer cancel out
+    over the clients, and a bias remains at the minimum (docs/theory.md).
 
     Example:
         >>> MeasuredTrust().weight(held=1.0, deviation=4.0)
