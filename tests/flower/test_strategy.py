@@ -314,7 +314,7 @@ def no_data(context: Context) -> Any:
         (grid(), {"local_steps": 2.0}, "local_steps is 2.0: it must be a whole number"),
         (grid(), {"local_steps": 0}, "local_steps is 0: it must be 1 or more"),
         (grid(), {"seed": None}, "seed is None: it must be a whole number"),
-        (grid(), {"schedule": "cosinus"}, "schedule is 'cosinus': give 'constant', 'cosine' or"),
+        (grid(), {"schedule": "cosinus"}, "There is no schedule 'cosinus': did you mean 'cosine'"),
         (grid(), {"cohorts": 2}, "cohorts is 2: give Full"),
         (grid(), {"num_sites": "3"}, "num_sites is '3': it must be a whole number"),
         (grid(), {"num_sites": 0}, "num_sites is 0: it must be 1 or more"),
