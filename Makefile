@@ -30,7 +30,7 @@ format: .venv/.all  ## Format and fix what can be fixed
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-test: .venv/.all  ## All tests but the longest (ten to fifteen minutes)
+test: .venv/.all  ## All tests but the longest (ten to twelve minutes)
 	$(BIN)/pytest -n 2 -m "not long"
 
 test-quick: .venv/.all  ## Tests of about a minute

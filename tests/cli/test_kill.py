@@ -34,7 +34,7 @@ def rounds_written(folder: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("megabytes", [1024, 0])
+@pytest.mark.parametrize("megabytes", [1024, pytest.param(0, marks=pytest.mark.long)])
 def test_ten_kills_at_random_moments_leave_no_trace(megabytes: int, tmp_path: Path) -> None:
     """With 0 MB for client states, they are in a memory-mapped file."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -22,7 +22,7 @@ RUN = ["-m", "episode", "run", "--set", "task=quadratics", "--set", "budget.roun
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2, 3, 6])
+@pytest.mark.parametrize("size", [1, 2, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 6))])
 def test_every_algorithm_gives_the_numbers_of_the_simulation(size: int) -> None:
     for rank, ended in enumerate(ranks(size, [str(PROGRAMS / "same_numbers.py")], timeout=240)):
         assert ended.code == 0, ended.output
@@ -46,7 +46,7 @@ def test_models_that_differ_in_one_bit_have_other_checksums() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("megabytes", [1024, 0])
+@pytest.mark.parametrize("megabytes", [1024, pytest.param(0, marks=pytest.mark.long)])
 def test_a_run_can_change_its_number_of_ranks(megabytes: int, tmp_path: Path) -> None:
     """With 0 MB for client states, each rank keeps those of its clients in a file."""
     settings = ["--set", "algorithm=scaffold_clipped", "--set", "algorithm.momentum=0.5"]

@@ -17,7 +17,7 @@ from episode.optim import FederatedSGD
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_it_walks_the_engines_trajectory(size: int) -> None:
     for ended in ranks(size, [str(PROGRAMS / "optimizer.py")]):
         assert ended.code == 0, ended.output

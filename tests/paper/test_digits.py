@@ -32,7 +32,7 @@ def accuracy(algorithm: str) -> float:
     return float(run.summary["metrics"]["test_accuracy"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_at_the_default_setting_episode_beats_celgc_and_the_unclipped_ones_fail() -> None:
     celgc = accuracy("celgc")
     for name in ("episode", "episode_guarded"):

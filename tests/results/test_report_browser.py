@@ -65,7 +65,7 @@ AXES: dict[str, Callable[[dict[str, Any]], float]] = {
 METRICS = ("test_accuracy", "train_loss", "test_loss", "train_accuracy")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # selenium leaves a pipe to collect
 def test_in_a_browser_every_control_changes_what_it_should(tmp_path: Path) -> None:
     runs = find_runs([some_runs(tmp_path / "runs")])
