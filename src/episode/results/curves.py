@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class Line:
     marker: str | None = None
     end_marker: str | None = None
     """Marker of the last point only."""
+    faint: bool = False
+    """Whether it stays in the background."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,33 @@ def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> None:
     write_bytes(stem.with_name(f"{stem.name}.pdf"), pdf.getvalue())
 
 
-def draw_runs(runs: Sequence[StoredRun], path: Path, title: str) -> None:
-    """Draw accuracy against gradients and exchanges, and loss against gradients, as a PNG."""
+def draw_runs(runs: Sequence[StoredRun], path: Path, title: str, emphasised: Sequence[str]) -> None:
+    """Draw accuracy and loss against gradients, and where each run ended, as a PNG.
+
+    Args:
+        runs: The runs.
+        path: The picture.
+        title: Its title.
+        emphasised: Algorithms whose curves stand out; the others stay in the background.
+    """
     per_client, exchanges = "gradients per client", "exchanges with the server"
-    accuracy, unit = "test_accuracy", (0.0, 1.0)
+    accuracy = [
+        replace(line, faint=line.algorithm not in emphasised)
+        for line in _lines(runs, "gradients", "test_accuracy")
+    ]
+    loss = [
+        replace(line, faint=line.algorithm not in emphasised)
+        for line in _lines(runs, "gradients", "train_loss")
+    ]
+    ends = [
+        replace(line, x=line.x[-1:], y=line.y[-1:])
+        for line in _lines(runs, "exchanges", "test_accuracy")
+    ]
     panels = [
-        Panel("", per_client, "test accuracy", _lines(runs, "gradients", accuracy), y_limits=unit),
-        Panel(title, exchanges, "test accuracy", _lines(runs, "exchanges", accuracy), log_x=True,
-              y_limits=unit),
-        Panel("", per_client, "training loss", _lines(runs, "gradients", "train_loss"), log_y=True),
-    ]  # fmt: skip
+        Panel("", per_client, "test accuracy", accuracy, y_limits=(0.0, 1.0)),
+        Panel(title, exchanges, "test accuracy at the end", ends, log_x=True),
+        Panel("", per_client, "training loss", loss, log_y=True),
+    ]
     write_bytes(path, as_image(panel_figure([panels]), "png"))
 
 
@@ -135,8 +154,8 @@ def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
         marker = line.marker or ("o" if len(finite) == 1 else None)
         (handles[line.label],) = axis.plot(
             [x for x, _ in finite], [y for _, y in finite], line.style or style,
-            color=line.colour or colour, linewidth=1.6, marker=marker,
-            markersize=4,
+            color=line.colour or colour, linewidth=1.0 if line.faint else 1.8, marker=marker,
+            markersize=5, alpha=0.35 if line.faint else 1.0,
         )  # fmt: skip
         if line.end_marker and finite:
             axis.plot(*finite[-1], line.end_marker, color=line.colour or colour)

@@ -17,7 +17,7 @@ STYLES: dict[str, tuple[str, str]] = {
     "episode": ("#0072B2", "-"),
     "episode_guarded": ("#56B4E9", "--"),
     "episode_plus_plus": ("#0072B2", ":"),
-    "episode_trust": ("#F0E442", "-"),
+    "episode_trust": ("#882255", "-"),
     "episode_unclipped": ("#7F7F7F", "-."),
     "celgc": ("#E69F00", "-"),
     "naive_parallel_clip": ("#000000", "-"),
@@ -28,7 +28,8 @@ STYLES: dict[str, tuple[str, str]] = {
 }
 """Colour and line style of each algorithm, the same in all figures.
 
-The colours are those of Okabe and Ito, which colour-blind readers can tell apart."""
+The colours are those of Okabe and Ito, and one of Tol's: colour-blind readers can tell them
+apart."""
 OTHER = ("#777777", "-")
 """Colour and line style of any other algorithm."""
 DPI = 130

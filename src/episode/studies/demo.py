@@ -34,6 +34,8 @@ BEST: dict[str, Setting] = {
 """The best of twelve settings for each algorithm, on the validation split with seed 0.
 
 `python examples/fair_tables.py digits` finds them; see docs/results.md."""
+EMPHASISED = ("fedavg", "celgc", "naive_parallel_clip", "episode", "episode_trust")
+"""Algorithms whose curves stand out in the picture."""
 SHARED = BEST["celgc"]
 """The paper tunes for CELGC, and uses what is best for it everywhere."""
 CLOSE = 0.02
@@ -112,7 +114,7 @@ def run_demo(
         path = folder / SHARED_FOLDER / name
         found.append(Compared(own, own if same else played(name, SHARED, path, f"{name}, shared")))
     title = "Digits, 8 clients with different labels, I = 8: each algorithm at its own best setting"
-    draw_runs([compared.own for compared in found], folder / PICTURE, title)
+    draw_runs([compared.own for compared in found], folder / PICTURE, title, EMPHASISED)
     return found
 
 
@@ -129,6 +131,12 @@ def conclusion(rows: list[dict[str, Any]]) -> str:
         text += (
             f" with {top['exchanges']} exchanges; within {100 * CLOSE:.0f} points of it: {names}"
         )
+    cheap = [r for r in known if 2 * r["exchanges"] <= top["exchanges"]]
+    if cheap:
+        first = max(cheap, key=lambda row: row["accuracy"])
+        near = [r for r in cheap if r["accuracy"] > first["accuracy"] - CLOSE]
+        names = ", ".join(f"{r['algorithm']} {r['accuracy']:.3f}" for r in near)
+        text += f".\nWith half as many exchanges or fewer, these come first: {names}"
     ordered = sorted((r for r in rows if r["shared"] is not None), key=lambda r: -r["shared"])
     text += f".\nAll at the setting that is best for CELGC (η = {SHARED[0]:g}, γ = {SHARED[1]:g}): "
     text += ", ".join(f"{r['algorithm']} {r['shared']:.3f}" for r in ordered[:3]) + " come first"
