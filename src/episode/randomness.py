@@ -7,6 +7,9 @@ whose state a checkpoint would have to store.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +27,20 @@ def derive(seed: int, *key: Key) -> int:
 def generator(seed: int, *key: Key) -> torch.Generator:
     """Return a CPU generator at the start of the stream that `key` names."""
     return torch.Generator().manual_seed(derive(seed, *key))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let layers such as dropout draw from this seed on, one thread at a time.
+
+    They draw from torch's own generator, of which a process has only one.
+    """
+    with _TURN:
+        torch.manual_seed(seed)
+        yield
+
+
+_TURN = Lock()
 
 
 def permutation(size: int, seed: int, *key: Key) -> torch.Tensor:

@@ -20,7 +20,8 @@ from episode.federation.mean import OrderedSum
 from episode.federation.protocols import Draw, Engine
 from episode.federation.rounds import Rounds
 from episode.federation.worker import Worker
-from episode.tasks.neural import NeuralTask, _Replica
+from episode.tasks.neural import NeuralTask
+from episode.tasks.replica import Replica
 
 SIGNALS = ("SIGKILL", "SIGSTOP")
 ACTING = (*SIGNALS, "disk full", "deleted folder")
@@ -103,9 +104,9 @@ def _strike_phases(strike: Strike) -> None:
 
 
 def _strike_gradients(strike: Strike) -> None:
-    gradient = _Replica.gradient
+    gradient = Replica.gradient
 
-    def spoiled(self: _Replica, draw: Draw) -> Any:
+    def spoiled(self: Replica, draw: Draw) -> Any:
         loss, found = gradient(self, draw)
         mine = strike.kind in SPOILING and strike.client in (draw.client, None)
         if mine and strike.is_due(draw.stream):
@@ -113,7 +114,7 @@ def _strike_gradients(strike: Strike) -> None:
             found = [strike.spoil(first), *rest]
         return loss, found
 
-    _Replica.gradient = spoiled  # type: ignore[method-assign]
+    Replica.gradient = spoiled  # type: ignore[method-assign]
 
 
 def _strike_means(strike: Strike) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 import episode
 from episode import EpisodeError
+from episode.core import ALGORITHMS
+from episode.engines.simulation import Simulation
 from episode.runs.records import Run
 from episode.tasks.neural import NeuralTask
 
@@ -140,6 +143,31 @@ def test_random_numbers_that_only_the_gradient_draws_are_noticed() -> None:
         nn.Linear(4, 1), silos(), lambda m, b: NoisyGradient.apply(loss(m, b)), batch_size=10
     )
     assert noisy.draws_random_numbers
+    assert not noisy.takes_turns
+
+
+class Recomputed(nn.Module):
+    """A layer that is computed again for the gradient, behind one that draws random numbers."""
+
+    def __init__(self, preserve: bool) -> None:
+        super().__init__()
+        self.drop, self.line, self.preserve = nn.Dropout(0.5), nn.Linear(4, 1), preserve
+
+    def forward(self, x: Tensor) -> Tensor:
+        options = {"use_reentrant": False, "preserve_rng_state": self.preserve}
+        return checkpoint(lambda y: self.line(y).tanh(), self.drop(x), **options)
+
+
+def test_workers_share_torchs_generator_only_if_gradients_leave_it_alone(monkeypatch) -> None:
+    monkeypatch.setattr("episode.engines.simulation.usable_cores", lambda: 3)
+    dropout = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 1))
+    expected = [(nn.Linear(4, 1), 3), (dropout, 3), (Recomputed(False), 3), (Recomputed(True), 1)]
+    fork = torch.random.fork_rng
+    for model, workers in expected:
+        task = NeuralTask(model, silos(), loss, batch_size=10)
+        with closing(Simulation(task, ALGORITHMS["episode"])) as engine:
+            assert engine.workers == min(workers, task.num_clients)
+    assert torch.random.fork_rng is fork
 
 
 def test_gradient_hooks_that_do_not_run_are_told() -> None:

@@ -6,7 +6,7 @@ import copy
 import functools
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -138,15 +138,24 @@ class Batches:
 
     def draw(self, stream: str, index: int) -> Any:
         """Return the `index`-th batch of a stream, counted from 0."""
-        if self._tensors:
-            chosen, _ = self._request(stream, index)
-            return tuple(t.index_select(0, chosen.to(t.device)) for t in self._tensors)
         if isinstance(self._dataset, PrefetchingDataset):
             return self._draw_prefetched(self._dataset, stream, index)
         if isinstance(self._dataset, BatchDataset):
             return self._draw_made(self._dataset, stream, index)
-        chosen, _ = self._request(stream, index)
-        return self._collate([self._dataset[i] for i in chosen.tolist()])
+        return self._gather(*self._request(stream, index))
+
+    def draw_parts(self, stream: str, index: int, count: int) -> Iterator[tuple[int, Any]]:
+        """Yield the `index`-th batch in so many parts, each with its number of examples.
+
+        A part is made when it is asked for. A dataset that augments at random draws for each part
+        anew. The parts are equally large, unless the client has less than one batch.
+        """
+        if count == 1:
+            yield self.batch_size, self.draw(stream, index)
+            return
+        chosen, key = self._request(stream, index)
+        for part, rows in enumerate(chosen.tensor_split(min(count, len(chosen)))):
+            yield len(rows), self._gather(rows, (*key, part))
 
     def fingerprint(self) -> int | None:
         """Return a checksum of a few examples, to notice other data; None if they may be random."""
@@ -176,6 +185,14 @@ class Batches:
         batch = dataset.finish(started)
         self._started[stream] = index + 1, dataset.start(*self._request(stream, index + 1))
         return batch
+
+    def _gather(self, rows: Tensor, key: tuple[Key, ...]) -> Any:
+        """Return a batch of these examples; `key` names it."""
+        if self._tensors:
+            return tuple(t.index_select(0, rows.to(t.device)) for t in self._tensors)
+        if isinstance(self._dataset, BatchDataset):
+            return self._dataset.gather(rows, key)
+        return self._collate([self._dataset[i] for i in rows.tolist()])
 
     def _request(self, stream: str, index: int) -> tuple[Tensor, tuple[Key, ...]]:
         """Return the examples of a batch, and its key."""

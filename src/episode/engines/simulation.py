@@ -153,10 +153,11 @@ def usable_cores() -> int:
 
 
 def _most_workers(task: Task, worker: Worker) -> int:
-    """Return one per core on a CPU; one if the device is shared or the model draws random numbers.
+    """Return one per core on a CPU; one if the device or torch's generator cannot be shared.
 
-    torch's generator belongs to the process: what threads draw from it at the same time cannot be
-    repeated.
+    That generator belongs to the process: what threads draw from it at the same time cannot be
+    repeated, unless they take turns.
     """
     shared = worker.objective.x.device.type != "cpu"
-    return 1 if shared or task.draws_random_numbers else max(1, usable_cores())
+    alone = task.draws_random_numbers and not task.takes_turns
+    return 1 if shared or alone else max(1, usable_cores())

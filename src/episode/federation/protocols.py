@@ -104,6 +104,8 @@ class Task(ABC):
     num_clients: int
     draws_random_numbers: bool = False
     """Whether gradients use torch's global generator (dropout), so that threads must not share."""
+    takes_turns: bool = False
+    """Whether replicas take turns at drawing from it, so that threads may share after all."""
     label_counts: LabelCounts | None = None
     """Who has which labels, if the task knows; it is stored with the run for reports."""
     client_names: Sequence[str] = ()

@@ -167,6 +167,7 @@ def attach(
     batch_size: int | None = None,
     collate: Callable[[list[Any]], Any] = default_collate,
     threads: int | None = None,
+    accumulate: int = 1,
 ) -> None:
     """Add to a ClientApp the actions that `EpisodeStrategy` asks of a site.
 
@@ -179,6 +180,7 @@ def attach(
         batch_size: Examples in a batch; by default the run config's `batch-size`.
         collate: Turns a list of examples into a batch.
         threads: Number of threads that torch may use; by default, as many as it is set to.
+        accumulate: Number of equal parts in which the gradient of a batch is computed.
 
     Example:
         >>> import torch
@@ -208,6 +210,7 @@ def attach(
             seed=seed,
             collate=collate,
             num_clients=max(client + 1, partitions_of(context)),
+            accumulate=accumulate,
         )
         return Site(task, client, Layout.of(model))
 

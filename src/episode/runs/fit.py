@@ -79,6 +79,7 @@ def fit(
     client_names: Sequence[str] = (),
     collate: Callable[[list[Any]], Any] = default_collate,
     precision: Precision = "float32",
+    accumulate: int = 1,
     engine: str = "simulation",
     workers: int | None = None,
     timeout_seconds: float = 600.0,
@@ -126,6 +127,9 @@ def fit(
         client_names: A name for each client, for tables and reports.
         collate: Makes a batch of a list of examples.
         precision: "bfloat16" computes losses under autocast; parameters and steps keep their type.
+        accumulate: Number of equal parts in which the gradient of a batch is computed, one after
+            another, if a whole batch does not fit into memory. The gradient is the same to
+            rounding, if the loss is a mean over examples and no layer looks at the whole batch.
         engine: Where clients run: "simulation", "distributed" (in a script that torchrun starts),
             or an engine of your own.
         workers: Number of threads; it changes the speed and nothing else.
@@ -196,7 +200,7 @@ def fit(
     task = NeuralTask(
         model, clients, loss, batch_size=batch_size, seed=seed, evaluate=evaluate, collate=collate,
         precision=precision, client_names=client_names, held_out=held_out,
-        evaluate_client=evaluate_client,
+        evaluate_client=evaluate_client, accumulate=accumulate,
     )  # fmt: skip
     plan.check(task.num_clients)
     check_holdout(record, task)
@@ -273,6 +277,7 @@ def _describe(task: NeuralTask, clients: Sequence[Any], batch_size: int) -> dict
         "data": [task.batches[c].fingerprint() for c in chosen],
         "batch_size": batch_size,
         "precision": task.precision,
+        **({"accumulate": task.accumulate} if task.accumulate > 1 else {}),
     }
 
 

@@ -93,6 +93,17 @@ def check_clients(clients: Any, batch_size: Any, num_clients: int | None) -> Non
         raise EpisodeError("There are no clients: give at least one dataset.")
 
 
+def check_accumulate(accumulate: Any, batch_size: int) -> int:
+    """Return the number of parts of a batch; refuse one that does not divide it."""
+    parts = whole_number("accumulate", accumulate, least=1)
+    if batch_size % parts:
+        raise EpisodeError(
+            f"accumulate is {parts}, but a batch of {batch_size} has no {parts} equal parts: "
+            "choose a number that divides batch_size."
+        )
+    return parts
+
+
 def warn_of_small_clients(batches: Mapping[int, Batches], batch_size: int) -> None:
     """Warn of clients that have less than one batch."""
     small = [client for client in batches if batches[client].batch_size < batch_size]

@@ -32,6 +32,9 @@ class ClassificationSettings(HoldoutSettings):
 
     batch_size: int = Field(default=32, ge=1)
     """Examples in a client's batch."""
+    accumulate: int | None = Field(default=None, ge=1)
+    """In how many parts the gradient of a batch is computed, to save memory; it divides
+    `batch_size`."""
     loss: LossName = "cross_entropy"
     """Loss that is trained and reported."""
     evaluate_on: Literal["test", "validation"] = "test"
@@ -150,6 +153,7 @@ def classifier(
         held_out=data.own,
         evaluate_client=None if data.own is None else evaluation_of_own(settings),
         num_clients=data.num_clients,
+        accumulate=settings.accumulate or 1,
     )
 
 

@@ -49,6 +49,9 @@ class Digits(HoldoutSettings):
     """s: percentage of the examples that is distributed uniformly; the rest is sorted by label."""
     batch_size: int = Field(default=32, ge=1)
     """Examples in a client's batch."""
+    accumulate: int | None = Field(default=None, ge=1)
+    """In how many parts the gradient of a batch is computed, to save memory; it divides
+    `batch_size`."""
     hidden: int = Field(default=64, ge=1)
     """Units of the Elman network."""
     time_steps: Literal[1, 2, 4, 8, 16, 32, 64] = 16
@@ -93,6 +96,7 @@ class Digits(HoldoutSettings):
             held_out=data.own,
             evaluate_client=None if data.own is None else _on_own_digits,
             num_clients=self.num_clients,
+            accumulate=self.accumulate or 1,
         )
 
     def partition(self, seed: int) -> Partition:

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from episode.data.batches import BatchDataset
 from episode.randomness import permutation
 from episode.tasks.losses import LOSSES, LossName
-from episode.tasks.neural import SharedEvaluation, to_device
+from episode.tasks.neural import SharedEvaluation
+from episode.tasks.replica import to_device
 
 EVALUATION_BATCH = 256
 MOST_OWN_BLOCKS = 100

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from episode.arguments import names, seed_number
-from episode.core.vectors import Vector, cut
+from episode.core.vectors import cut
 from episode.data.batches import Batches
 from episode.data.clients import ClientBatches, LazyClients
 from episode.data.forms import as_datasets
 from episode.federation.protocols import Draw, Objective, Task
 from episode.federation.state import Buffers
-from episode.randomness import derive
 from episode.results.store import LabelCounts
 from episode.tasks.checks import (
+    check_accumulate,
     check_clients,
     check_functions,
     check_model,
@@ -33,10 +33,10 @@ from episode.tasks.client_evaluation import (
     as_metrics,
     mean_loss,
 )
-from episode.tasks.model_buffers import float_type, read_buffers, write_buffers
+from episode.tasks.model_buffers import write_buffers
 from episode.tasks.precision import Precision, check_precision
-from episode.tasks.second_derivatives import hessian_product
-from episode.tasks.trial import copy_of, try_loss
+from episode.tasks.replica import Replica, to_device
+from episode.tasks.trial import Drawn, try_loss
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """Returns the mean loss of a batch, given the model and the batch."""
@@ -90,6 +90,9 @@ class NeuralTask(Task):
         evaluate_client: Returns metrics by name from the model in evaluation mode and one client's
             held-out dataset; by default the mean of `loss`, as `holdout_loss`.
         num_clients: Number N of all clients, if `clients` are not all of them.
+        accumulate: Number of parts in which the gradient of a batch is computed, one after
+            another: less memory, and the same gradient to rounding if the loss is a mean over
+            examples. It must divide the batch size.
 
     Raises:
         EpisodeError: The model, the data or the loss cannot be used; says what is needed.
@@ -123,11 +126,13 @@ class NeuralTask(Task):
         held_out: Datasets | None = None,
         evaluate_client: EvaluateClient | None = None,
         num_clients: int | None = None,
+        accumulate: int = 1,
     ) -> None:
         check_model(model)
         check_functions(loss, evaluate, collate)
         clients = as_datasets(clients)
         check_clients(clients, batch_size, num_clients)
+        self.accumulate = check_accumulate(accumulate, batch_size)
         check_precision(precision, next(model.parameters()).device.type)
         self.precision = precision
         self.model = model
@@ -146,16 +151,18 @@ class NeuralTask(Task):
         )
         if isinstance(clients, (list, tuple, Mapping)):
             warn_of_small_clients(self.batches, batch_size)
-        self.draws_random_numbers = False  # until the first loss is tried
-        replica = _Replica(self)
+        self.draws_random_numbers = self.takes_turns = False  # until the first loss is tried
+        replica = Replica(self)
         self._start = replica.x.clone(), replica.buffers()
         if numbers:
             draw = Draw(numbers[0], "local", 0)
-            self.draws_random_numbers = try_loss(
-                lambda: replica.loss(draw), replica.module, model, draw.client
+            drawn = try_loss(
+                lambda: next(replica.losses(draw))[1], replica.module, model, draw.client
             )
+            self.draws_random_numbers = drawn is not Drawn.NOTHING
+            self.takes_turns = drawn is Drawn.BY_LOSS
         evaluates = evaluate is not None or self.evaluates_clients
-        self._evaluated_replica = _Replica(self) if evaluates else None
+        self._evaluated_replica = Replica(self) if evaluates else None
 
     @property
     def clients(self) -> Sequence[int]:
@@ -176,7 +183,7 @@ class NeuralTask(Task):
         return self._start[0].clone(), self._start[1]
 
     def objective(self) -> Objective:
-        return _Replica(self)
+        return Replica(self)
 
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
         if self._evaluate is None:
@@ -235,72 +242,3 @@ class NeuralTask(Task):
     def autocast(self, device: torch.device) -> torch.autocast:
         """Return the context in which the model computes."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
-
-
-class _Replica(Objective):
-    """A copy of the module whose trainable parameters are views of one work vector."""
-
-    def __init__(self, task: NeuralTask) -> None:
-        self._task = task
-        self.module = copy_of(task.model).train()
-        self._parameters = [p for p in self.module.parameters() if p.requires_grad]
-        self.x = torch.cat([p.detach().reshape(-1) for p in self._parameters])
-        self.blocks: Vector = cut(self.x, [p.detach() for p in self._parameters])
-        self._device = self.x.device
-        self._has_buffers = any(True for _ in self.module.buffers())
-        self._buffer_type = float_type(self.module, self.x)
-        self._autocast = task.autocast(self._device)  # slower to make than to enter
-        self._attach()
-
-    def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
-        loss = self.loss(draw)
-        # Zeros for parameters that this batch did not touch.
-        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        return loss.detach(), list(gradients)
-
-    def hessian_product(self, draw: Draw) -> Callable[[Tensor], Tensor]:
-        """Return v ↦ ∇²F_i(x; ξ)v at the current x.
-
-        Raises:
-            NotTwiceDifferentiableError: The loss has kinks, or torch cannot differentiate it twice.
-        """
-        return hessian_product(self.loss(draw), self._parameters)
-
-    def load_buffers(self, buffers: Buffers) -> None:
-        self._attach()
-        if self._has_buffers:
-            write_buffers(self.module, buffers)
-
-    def buffers(self) -> Buffers:
-        if not self._has_buffers:
-            return Buffers()
-        return read_buffers(self.module, self._buffer_type, self._device)
-
-    def loss(self, draw: Draw) -> Tensor:
-        """Return the loss F_i(x; ξ), with its graph."""
-        if self._task.draws_random_numbers:
-            key = (self._task.seed, "model", draw.client, draw.stream, draw.index)
-            torch.manual_seed(derive(*key))
-        batch = self._task.batches[draw.client].draw(draw.stream, draw.index)
-        with self._autocast:
-            return self._task.loss(self.module, to_device(batch, self._device))
-
-    def _attach(self) -> None:
-        """Make the parameters views of x, also after a module has moved them (cuDNN does)."""
-        for p, view in zip(self._parameters, self.blocks, strict=True):
-            if p.data_ptr() != view.data_ptr():
-                p.data = view
-
-
-def to_device(batch: Any, device: torch.device) -> Any:
-    """Return the batch on the device; tensors may be nested in dicts, tuples and lists."""
-    if isinstance(batch, Tensor):
-        return batch if batch.device == device else batch.to(device)
-    if isinstance(batch, Mapping):
-        return {key: to_device(value, device) for key, value in batch.items()}
-    # Named tuples have no common base class, and take their values one by one.
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(value, device) for value in batch))
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(to_device(value, device) for value in batch)
-    return batch

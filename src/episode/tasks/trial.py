@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
 from typing import Any
 
 import torch
@@ -13,6 +15,14 @@ from torch import Tensor, nn
 from episode.arguments import shown
 from episode.errors import ClientError, EpisodeError
 from episode.tasks.second_derivatives import operations
+
+
+class Drawn(Enum):
+    """Who draws from torch's generator while a gradient is computed."""
+
+    NOTHING = "nobody"
+    BY_LOSS = "the loss alone, such as dropout"
+    BY_GRADIENT = "also the gradient, such as layers that are computed again"
 
 
 def copy_of(model: nn.Module) -> nn.Module:
@@ -41,7 +51,7 @@ def _is_computed(value: Any) -> bool:
     return isinstance(value, Tensor) and value.grad_fn is not None
 
 
-def try_loss(loss: Callable[[], Tensor], module: nn.Module, model: nn.Module, client: int) -> bool:
+def try_loss(loss: Callable[[], Tensor], module: nn.Module, model: nn.Module, client: int) -> Drawn:
     """Compute one loss and its gradient before any work.
 
     Args:
@@ -51,8 +61,8 @@ def try_loss(loss: Callable[[], Tensor], module: nn.Module, model: nn.Module, cl
         client: The client, for messages.
 
     Returns:
-        Whether random numbers were drawn. (Dropout does. Then each gradient seeds torch's
-        generator, and one worker serves all clients.)
+        Who draws random numbers. Each gradient then seeds torch's generator first; if only losses
+        draw, workers take turns at them, and otherwise one worker serves all clients.
 
     Raises:
         EpisodeError: The loss cannot be used to train the model; says why.
@@ -68,19 +78,41 @@ def try_loss(loss: Callable[[], Tensor], module: nn.Module, model: nn.Module, cl
             "The model calls torch.utils.checkpoint with use_reentrant=True, which hides "
             "parameters from the gradient: use use_reentrant=False."
         )
-    gradients = _attempt(
-        "gradient",
-        client,
-        lambda: torch.autograd.grad(value, list(trained.values()), allow_unused=True),
-    )
-    drawn = not torch.equal(before, torch.get_rng_state())
+    after_loss = torch.get_rng_state()
+    with _noticing_forks() as forks:
+        gradients = _attempt(
+            "gradient",
+            client,
+            lambda: torch.autograd.grad(value, list(trained.values()), allow_unused=True),
+        )
+    by_gradient = bool(forks) or not torch.equal(after_loss, torch.get_rng_state())
+    by_loss = not torch.equal(before, after_loss)
     torch.set_rng_state(before)
     _check_gradients(dict(zip(trained, gradients, strict=True)))
     # Copies of scripted modules share the ends of their graphs with the original.
     if not any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
         leaves = [node.variable for node in graph if hasattr(node, "variable")]
         _check_other_parameters(leaves, trained.values(), model)
-    return drawn
+    if by_gradient:
+        return Drawn.BY_GRADIENT
+    return Drawn.BY_LOSS if by_loss else Drawn.NOTHING
+
+
+@contextmanager
+def _noticing_forks() -> Iterator[list[bool]]:
+    """Notice who sets torch's generator back for a while, as torch.utils.checkpoint does."""
+    fork, noticed = torch.random.fork_rng, list[bool]()
+
+    def noticing(*args: Any, **options: Any) -> Any:
+        if options.get("enabled", True):
+            noticed.append(True)
+        return fork(*args, **options)
+
+    torch.random.fork_rng = noticing
+    try:
+        yield noticed
+    finally:
+        torch.random.fork_rng = fork
 
 
 def _attempt(what: str, client: int, compute: Callable[[], Any]) -> Any:
