@@ -360,7 +360,7 @@ class Masked(Net):
     def __init__(self) -> None:
         super().__init__()
         mask = torch.full((3, 3), -math.inf, dtype=torch.float64).triu(1)
-        self.register_buffer("mask", mask, persistent=False)
+        self.register_buffer("mask", mask)
 
 
 def test_a_buffer_that_was_infinite_from_the_start_is_no_fault() -> None:

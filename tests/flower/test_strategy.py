@@ -351,6 +351,30 @@ def test_a_model_that_is_not_that_of_the_initial_arrays_is_named() -> None:
         strategy.start(grid=grid(), initial_arrays=single)
 
 
+class OtherBase(Net):
+    """The model of a site that has taken another file for its frozen layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed.weight.data += 0.1
+
+
+@pytest.mark.parametrize(
+    ("holds_base", "sentence"),
+    [
+        (True, "has other values in embed.weight, which is frozen, than the initial arrays"),
+        (False, "has other values in the frozen base of its model than the other sites"),
+    ],
+)
+def test_a_site_with_another_base_is_named(holds_base: bool, sentence: str) -> None:
+    models = iter([Net, OtherBase, Net])
+    network = LocalGrid(app(model_fn=lambda: next(models)()), [0, 1, 2])
+    strategy = EpisodeStrategy(eta=0.1, gamma=0.1, local_steps=2, start_seconds=1.0)
+    given = {n: t for n, t in Net().state_dict().items() if holds_base or n != "embed.weight"}
+    with pytest.raises(EpisodeError, match=sentence):
+        strategy.start(grid=network, initial_arrays=ArrayRecord(given))
+
+
 def test_a_start_with_wrong_arguments_is_a_sentence() -> None:
     strategy = EpisodeStrategy(eta=np.float32(0.1), gamma=0.1, local_steps=np.int64(2))
     for wrong, message in (

@@ -30,7 +30,7 @@ class Typed(nn.Module):
         super().__init__()
         self.head = nn.Linear(4, 1)
         angles = torch.arange(5.0)
-        self.register_buffer("rotary", torch.polar(torch.ones(5), angles), persistent=False)
+        self.register_buffer("rotary", torch.polar(torch.ones(5), angles))
         self.register_buffer("odd", torch.tensor([THIRD]))  # so that no pair begins evenly
         self.register_buffer(
             "wide_rotary", torch.polar(torch.ones(2).double(), angles[:2].double())
@@ -187,3 +187,32 @@ def inference_buffer() -> Tensor:
 def test_buffers_that_cannot_be_averaged_are_refused_by_name(buffer: Tensor, message: str) -> None:
     with pytest.raises(EpisodeError, match=message):
         NeuralTask(with_buffer(buffer), silos(), loss, batch_size=20)
+
+
+class Cached(nn.Module):
+    """A model with a constant that is no state, and which a forward pass scribbles on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 1)
+        self.register_buffer("constant", torch.tensor([THIRD, 1.1, 0.7]), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.head(x) * self.constant.sum()
+        self.constant += 0.1
+        return found
+
+
+def test_buffers_that_are_no_state_are_not_averaged_and_every_phase_begins_with_them() -> None:
+    models = [Cached() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    runs = [
+        episode.fit(
+            model, silos(), loss, eta=0.1, gamma=0.1, local_steps=2, rounds=3, batch_size=20,
+            workers=workers,
+        )
+        for model, workers in zip(models, (1, 3), strict=True)
+    ]  # fmt: skip
+    assert torch.equal(runs[0].x, runs[1].x)
+    assert runs[0].buffers.nbytes == 0
+    assert torch.equal(models[0].constant, Cached().constant)

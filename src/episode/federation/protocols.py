@@ -166,8 +166,16 @@ class Task(ABC):
         return {}
 
     def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor] | None:
-        """Return the model's tensors at x̄ by name, or None if the task has no model to store."""
+        """Return the model's tensors at x̄ by name, or None if the task has no model to store.
+
+        Parameters that are not trained are left out: `frozen_checksum` identifies them.
+        """
         return None
+
+    @property
+    def frozen_checksum(self) -> str:
+        """A checksum of the parameters that are not trained; empty if there are none here."""
+        return ""
 
     def install(self, x: Tensor, buffers: Buffers) -> nn.Module | None:
         """Write x̄ into the user's model and return it, or None if there is no such model."""

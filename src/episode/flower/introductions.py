@@ -116,6 +116,11 @@ class Agreement:
             in_number: Whether it must agree in the number of sites, too.
         """
         if site.form != self.form:
+            if _without_frozen(site.form) == _without_frozen(self.form):
+                return (
+                    "has other values in the frozen base of its model than the other sites: give "
+                    "all sites the same base"
+                )
             return "trains other parameters, or in another order, than the other sites"
         if in_number and site.partitions not in (0, self.partitions) and self.partitions:
             return (
@@ -123,6 +128,12 @@ class Agreement:
                 f"{self.partitions}: give all sites the same number"
             )
         return None
+
+
+def _without_frozen(form: str) -> Any:
+    """Return the form of a model without the checksums of its frozen parameters."""
+    *rest, layout = json.loads(form)
+    return rest, layout and {**layout, "frozen": sorted(layout["frozen"])}
 
 
 def example_of(sites: Iterable[Introduction]) -> Introduction:

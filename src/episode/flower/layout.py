@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from episode.core.vectors import as_real, bytes_of
 from episode.federation.state import Buffers
-from episode.tasks.model_buffers import as_buffer
+from episode.tasks.model_buffers import as_buffer, persistent_buffers
 
 Shapes = dict[str, list[int]]
 
@@ -35,7 +35,7 @@ class Layout:
         """Return the layout of a model, in the order in which `tasks.neural` flattens it."""
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
         names = {id(p): n for n, p in trained.items()}
-        buffers = {n: as_real(b) for n, b in model.named_buffers()}
+        buffers = {n: as_real(b) for n, b in persistent_buffers(model).items()}
         return cls(
             trained={n: list(p.shape) for n, p in trained.items()},
             floats={n: list(b.shape) for n, b in buffers.items() if b.is_floating_point()},

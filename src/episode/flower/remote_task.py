@@ -17,6 +17,7 @@ from episode.flower.introductions import example_of
 from episode.flower.site_metrics import SiteMetrics, mean_of_sites, read_sites
 from episode.flower.sites import Introduction, Sites
 from episode.randomness import permutation
+from episode.tasks.weights import checksum
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -79,14 +80,23 @@ class RemoteTask(Task):
         raise EpisodeError("The data are at the sites: gradients can only be asked of them.")
 
     def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor]:
-        """Return the model's arrays at x̄, to be stored with the run."""
+        frozen = self.layout.frozen
+        return {n: t for n, t in self.arrays(x, buffers).items() if n not in frozen}
+
+    @property
+    def frozen_checksum(self) -> str:
+        frozen = [(n, self._arrays[n]) for n in self.layout.frozen if n in self._arrays]
+        return checksum(frozen) if len(frozen) == len(self.layout.frozen) > 0 else ""
+
+    def arrays(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor]:
+        """Return the initial arrays at x̄, with those that are not trained."""
         return self.layout.join(x, buffers, self._arrays)
 
     def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
         """Return metrics of the server's own function, and the sites' mean as `sites_…`."""
         played, metrics = self._sites.round + 1, dict[str, float]()
         if self._evaluation.function:
-            arrays = ArrayRecord(self.state_dict(x, buffers))
+            arrays = ArrayRecord(self.arrays(x, buffers))
             if (of_server := self._evaluation.function(played, arrays)) is not None:
                 self._result.evaluate_metrics_serverapp[played] = of_server
                 metrics |= _numbers(of_server, "")
@@ -107,7 +117,7 @@ class RemoteTask(Task):
         """
         played = self._sites.round + 1
         if self._replies[0] != played:
-            arrays = ArrayRecord(self.state_dict(x, buffers))
+            arrays = ArrayRecord(self.arrays(x, buffers))
             self._replies = played, self._ask_sites(played, arrays)
         return self._replies[1]
 

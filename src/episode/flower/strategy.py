@@ -209,7 +209,7 @@ class EpisodeStrategy(Strategy):
         task = RemoteTask(arrays, sites, evaluation, result)
         job = self._job(plan, task, sites, train_config)
         self.run = train(job, self.folder, round_logger(plan))
-        result.arrays = ArrayRecord(task.state_dict(self.run.x, self.run.buffers))
+        result.arrays = ArrayRecord(task.arrays(self.run.x, self.run.buffers))
         for record in self.run.history:
             result.train_metrics_clientapp[record["round"] + 1] = _metrics(record)
         if self.run.status == "diverged":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from episode.errors import EpisodeError, differences
 from episode.federation import checkpoint
@@ -17,11 +17,12 @@ from episode.results import store
 from episode.runs.config import identity_of
 from episode.runs.folder import hint
 from episode.runs.start import read_weights
+from episode.tasks.weights import frozen_checksum, trained_state
 
 log = logging.getLogger("episode")
 
 
-def extend(folder: Path, config: dict[str, Any], weights: Mapping[str, Tensor]) -> dict[str, Any]:
+def extend(folder: Path, config: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     """Let the run in a folder go on to the rounds of a config that is otherwise the same.
 
     The rounds that were played stay as they are, so the result is that of the longer run. Nothing
@@ -30,7 +31,7 @@ def extend(folder: Path, config: dict[str, Any], weights: Mapping[str, Tensor]) 
     Args:
         folder: The run's folder.
         config: The description of the longer run.
-        weights: Weights of the model that was given: those that the run began with, or ended with.
+        model: The model that was given, as the run began or ended with it.
 
     Returns:
         The description, with the weights that the run began with.
@@ -42,7 +43,7 @@ def extend(folder: Path, config: dict[str, Any], weights: Mapping[str, Tensor]) 
     if not (folder / store.CONFIG).exists():
         return config
     found, new = store.read_config(folder), store.loads(store.dumps(config))
-    if _ended_with(folder, weights):
+    if _ended_with(folder, model):
         new["task"]["initial_state"] = found["task"].get("initial_state")
     identity = identity_of(new)
     if found.get("id") == identity:
@@ -63,13 +64,16 @@ def extend(folder: Path, config: dict[str, Any], weights: Mapping[str, Tensor]) 
     return dict(new)
 
 
-def _ended_with(folder: Path, weights: Mapping[str, Tensor]) -> bool:
-    """Whether these are the weights that a run ended with: those of a model it has trained."""
+def _ended_with(folder: Path, model: nn.Module) -> bool:
+    """Whether a run ended with this model: it has trained it."""
     if not (folder / store.MODEL).exists():
         return False
-    trained = read_weights(folder)
-    return trained.keys() == weights.keys() and all(
-        torch.equal(trained[name], weights[name].cpu()) for name in trained
+    trained, frozen = read_weights(folder)
+    weights = trained_state(model) if frozen else model.state_dict()
+    return (
+        trained.keys() == weights.keys()
+        and all(torch.equal(trained[name], weights[name].cpu()) for name in trained)
+        and frozen in ("", frozen_checksum(model))
     )
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
@@ -26,7 +24,6 @@ from episode.arguments import (
 )
 from episode.core.algorithm import Algorithm
 from episode.core.schedule import Schedule
-from episode.core.vectors import bytes_of
 from episode.data.forms import as_datasets
 from episode.data.holdout import hold_out_data
 from episode.engines import registry
@@ -47,6 +44,7 @@ from episode.runs.watchers import Watchers
 from episode.tasks.client_evaluation import EvaluateClient
 from episode.tasks.neural import Evaluate, Loss, NeuralTask
 from episode.tasks.precision import Precision
+from episode.tasks.weights import checksum
 
 log = logging.getLogger("episode")
 READ_BACK = (
@@ -210,7 +208,7 @@ def fit(
         described["holdout"] = holdout
     config = describe(plan, described, {"evaluate_every": record.evaluate_every}, made_by="fit")
     if switch("extend", extend) and path is not None:
-        config = extend_run(path, config, model.state_dict())
+        config = extend_run(path, config, model)
     return _join_and_train(Job(plan, task, config, settings, record), path, watchers)
 
 
@@ -272,20 +270,10 @@ def _describe(task: NeuralTask, clients: Sequence[Any], batch_size: int) -> dict
     return {
         "name": type(task.model).__name__,
         "parameters": shapes,
-        "initial_state": _checksum(task.model),
+        "initial_state": checksum((*task.model.named_parameters(), *task.model.named_buffers())),
         "examples": [task.examples(c) for c in chosen],
         "data": [task.batches[c].fingerprint() for c in chosen],
         "batch_size": batch_size,
         "precision": task.precision,
         **({"accumulate": task.accumulate} if task.accumulate > 1 else {}),
     }
-
-
-def _checksum(model: nn.Module) -> str:
-    """Return a checksum of all parameters, trained or frozen, and of all buffers."""
-    digest = hashlib.sha256()
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        values = tensor.detach().cpu()
-        digest.update(bytes_of(values if values.layout == torch.strided else values.to_dense()))
-    return digest.hexdigest()[:16]

@@ -17,10 +17,16 @@ from torch import Tensor
 
 from episode.errors import EpisodeError, differences
 from episode.federation.checkpoint import write_tensors
+from episode.federation.protocols import Task
+from episode.federation.state import ServerState
 from episode.files import is_open_file, lock, naming, open_to_append, refuse_link, write_whole
 from episode.results import per_client, store
 from episode.results.schema import damaged
 from episode.version import __version__
+
+PARAMETERS = "task.parameters."
+FROZEN = "frozen"
+"""Under this name, the file of a model holds the checksum of parameters that it does not hold."""
 
 
 class Lines:
@@ -220,15 +226,20 @@ class RunFolder:
         self._clients.sync()
         return {store.ROUNDS: self._rounds.checksum, per_client.CLIENTS: self._clients.checksum}
 
-    def finish(self, summary: dict[str, Any], model: dict[str, Tensor] | None = None) -> None:
-        """Write the model, then the summary: a folder with a summary is complete."""
-        if model is not None:
+    def finish(
+        self, summary: dict[str, Any], task: Task | None = None, server: ServerState | None = None
+    ) -> None:
+        """Write the task's model at x̄, then the summary: a folder with a summary is complete."""
+        model = task.state_dict(server.x, server.buffers) if task and server else None
+        if task is not None and model is not None:
             tensors = {name: t for name, t in model.items() if isinstance(t, Tensor)}
             copies = {name: _storable(t) for name, t in tensors.items()}
             self.check()
             if (self.path / store.MODEL).is_dir():
                 raise damaged(self.path / store.MODEL, "it is a folder")
-            write_tensors(self.path / store.MODEL, copies)
+            frozen = task.frozen_checksum
+            metadata = {FROZEN: frozen} if frozen else None
+            write_tensors(self.path / store.MODEL, copies, metadata)
         self._write(store.SUMMARY, store.dumps(summary, indent=2) + "\n")
 
     def write_label_counts(self, counts: store.LabelCounts | None) -> None:
@@ -254,6 +265,8 @@ class RunFolder:
             keys = differences(found, config)
             differing = [key for key in keys if key not in (*store.NOT_DECIDING, "id")]
             where = f" (they differ in {', '.join(differing)})" if differing else ""
+            if shapes := [key for key in differing if key.startswith(PARAMETERS)]:
+                where = f" ({_difference_in(shapes[0], *keys[shapes[0]])})"
             raise EpisodeError(
                 f"The folder {self.path} holds a run of another configuration{where}: "
                 f"choose another folder, or remove this one{hint(differing)}."
@@ -262,6 +275,14 @@ class RunFolder:
     def _write(self, name: str, text: str) -> None:
         self.check()
         write_whole(self.path / name, text.encode(), only_writer=True)  # we hold the lock
+
+
+def _difference_in(key: str, old: list[int] | None, new: list[int] | None) -> str:
+    """Say in which parameter two models differ, which may differ in hundreds of them."""
+    name = key.removeprefix(PARAMETERS)
+    if old is None or new is None:
+        return f"{'it' if new is None else 'this model'} trains {name}, and the other does not"
+    return f"it trains {name} of the shape {old}, and this model has {new}"
 
 
 def _storable(tensor: Tensor) -> Tensor:

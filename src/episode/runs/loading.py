@@ -21,8 +21,9 @@ def load_run(folder: str | Path, model: nn.Module | None = None) -> Run:
 
     Args:
         folder: The run's folder.
-        model: A model of the same shape, which is given the run's weights; without one, the
-            weights are in `run.x`, and in model.safetensors of the folder.
+        model: A model of the same shape, which is given the run's weights; frozen parameters, which
+            are not in the folder, must be those of the run. Without a model, the weights are in
+            `run.x`, and in model.safetensors of the folder.
 
     Returns:
         The run, with the status "running" if it has not ended: it may have been stopped.

@@ -200,7 +200,7 @@ class _Training:
             self.history.extend(self.files.rounds())
             self.history.client_lines = self.files.clients()
             self.files.check_summary(ended, self.history.client_names)
-            self.files.finish(ended, self.job.task.state_dict(server.x, server.buffers))
+            self.files.finish(ended, self.job.task, server)
             if self.observe:
                 self.observe(self.history[-1])
         return self._result(server, ended, read_back=True)
@@ -303,7 +303,7 @@ class _Training:
 
     def _end(self, server: ServerState, summary: Record) -> Run:
         if self.files:
-            self.files.finish(summary, self.job.task.state_dict(server.x, server.buffers))
+            self.files.finish(summary, self.job.task, server)
         return self._result(server, summary)
 
     def _result(self, server: ServerState, summary: Record, read_back: bool = False) -> Run:

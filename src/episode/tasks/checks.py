@@ -43,8 +43,9 @@ def check_model(model: nn.Module) -> None:
             )
     trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
     if not trainable:
+        adapter = ", or load its adapter with is_trainable=True" * hasattr(model, "peft_config")
         raise EpisodeError(
-            "The model has no trainable parameters: set requires_grad on those to train."
+            f"The model has no trainable parameters: set requires_grad on those to train{adapter}."
         )
     _check_trainable(trainable)
     check_buffers(model)

@@ -2,6 +2,8 @@
 
 Complex buffers are pairs of floats. Floats are of the parameters' type if it holds all of them, and
 of float64 otherwise, so that none is rounded on its way; each is written back in its own type.
+Buffers with persistent=False, such as the frequencies of rotary embeddings, are constants of the
+model: they are neither averaged nor sent, and every phase begins with their initial values.
 """
 
 from __future__ import annotations
@@ -37,9 +39,27 @@ def _problem(buffer: Tensor) -> str | None:
     return None
 
 
+def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that change with training, by name: those of the model's state dict."""
+    constant = {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
+    return {name: b for name, b in model.named_buffers() if name not in constant}
+
+
+def reset_constants(model: nn.Module, original: nn.Module) -> None:
+    """Give buffers that are not persistent their values in the original; some modules grow them."""
+    kept, values = persistent_buffers(model), dict(original.named_buffers())
+    for name, buffer in model.named_buffers():
+        if name not in kept and name in values and values[name].shape == buffer.shape:
+            buffer.copy_(values[name])
+
+
 def float_type(model: nn.Module, x: Tensor) -> torch.dtype:
     """Return the type in which the float buffers of a model with the parameters x are averaged."""
-    floats = [b.dtype for b in model.buffers() if _is_averaged(b)]
+    floats = [b.dtype for b in persistent_buffers(model).values() if _is_averaged(b)]
     if all(holds(x.dtype, dtype) for dtype in floats):
         return x.dtype
     return torch.float32 if x.device.type == "mps" else torch.float64  # mps has no float64
@@ -49,7 +69,7 @@ def read_buffers(model: nn.Module, dtype: torch.dtype, device: torch.device) -> 
     """Return a copy of the model's buffers, with the floats as `dtype`."""
     floats = [torch.empty(0, dtype=dtype, device=device)]
     integers = [torch.empty(0, dtype=torch.int64, device=device)]
-    for buffer in model.buffers():
+    for buffer in persistent_buffers(model).values():
         if _is_averaged(buffer):
             floats.append(as_real(buffer.detach()).reshape(-1).to(device, dtype))
         else:
@@ -61,7 +81,7 @@ def write_buffers(model: nn.Module, buffers: Buffers) -> None:
     """Write what `read_buffers` returned, each buffer in its own type."""
     left = {True: buffers.floats, False: buffers.integers}
     with torch.no_grad():
-        for buffer in model.buffers():
+        for buffer in persistent_buffers(model).values():
             kind, size = _is_averaged(buffer), buffer.numel() * (1 + buffer.is_complex())
             buffer.copy_(as_buffer(left[kind][:size], buffer))
             left[kind] = left[kind][size:]

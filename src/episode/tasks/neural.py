@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from episode.tasks.model_buffers import write_buffers
 from episode.tasks.precision import Precision, check_precision
 from episode.tasks.replica import Replica, to_device
 from episode.tasks.trial import Drawn, try_loss
+from episode.tasks.weights import frozen_checksum, trained_state
 
 Loss = Callable[[nn.Module, Any], Tensor]
 """Returns the mean loss of a batch, given the model and the batch."""
@@ -232,12 +233,12 @@ class NeuralTask(Task):
         return self.model
 
     def state_dict(self, x: Tensor, buffers: Buffers) -> dict[str, Tensor]:
-        state = self.install(x, buffers).state_dict()
-        if not self.batches:  # a server without data has only places for frozen parameters
-            for name, p in self.model.named_parameters():
-                if not p.requires_grad:
-                    del state[name]
-        return state
+        return trained_state(self.install(x, buffers))
+
+    @cached_property
+    def frozen_checksum(self) -> str:
+        # A server without data has only places for frozen parameters.
+        return frozen_checksum(self.model) if self.batches else ""
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """Return the context in which the model computes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -13,7 +15,13 @@ from episode.core.vectors import Vector, add_, cut, scale_
 from episode.federation.protocols import Draw, Objective
 from episode.federation.state import Buffers
 from episode.randomness import derive, seeded
-from episode.tasks.model_buffers import float_type, read_buffers, write_buffers
+from episode.tasks.model_buffers import (
+    float_type,
+    persistent_buffers,
+    read_buffers,
+    reset_constants,
+    write_buffers,
+)
 from episode.tasks.second_derivatives import hessian_product
 from episode.tasks.trial import copy_of
 
@@ -31,7 +39,8 @@ class Replica(Objective):
         self.x = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         self.blocks: Vector = cut(self.x, [p.detach() for p in self._parameters])
         self._device = self.x.device
-        self._has_buffers = any(True for _ in self.module.buffers())
+        self._has_constants = len(persistent_buffers(self.module)) < len([*self.module.buffers()])
+        self._has_buffers = bool(persistent_buffers(self.module))
         self._buffer_type = float_type(self.module, self.x)
         self._autocast = task.autocast(self._device)  # slower to make than to enter
         self._attach()
@@ -55,6 +64,8 @@ class Replica(Objective):
         self._attach()
         if self._has_buffers:
             write_buffers(self.module, buffers)
+        if self._has_constants:
+            reset_constants(self.module, self._task.model)
 
     def buffers(self) -> Buffers:
         if not self._has_buffers:
@@ -109,6 +120,10 @@ def to_device(batch: Any, device: torch.device) -> Any:
     """Return the batch on the device; tensors may be nested in dicts, tuples and lists."""
     if isinstance(batch, Tensor):
         return batch if batch.device == device else batch.to(device)
+    if isinstance(batch, UserDict):  # such as a BatchEncoding, which also has attributes
+        moved = copy.copy(batch)
+        moved.data = to_device(batch.data, device)
+        return moved
     if isinstance(batch, Mapping):
         return {key: to_device(value, device) for key, value in batch.items()}
     # Named tuples have no common base class, and take their values one by one.
