@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from episode.core.algorithm import ALGORITHMS
+from episode.core.algorithm import ALGORITHMS, Algorithm
 from episode.core.schedule import Schedule
 from episode.engines.allocator import keep_freed_memory
 from episode.engines.simulation import Simulation
@@ -55,7 +55,7 @@ class Ours:
     def __init__(
         self,
         workload: Workload,
-        algorithm: str,
+        algorithm: str | Algorithm,
         workers: int,
         gamma: float = 1e-3,
         clients: int = 8,
@@ -67,7 +67,7 @@ class Ours:
             loss,
             batch_size=workload.batch_size,
         )
-        chosen = ALGORITHMS[algorithm]
+        chosen = Algorithm.named(algorithm)
         plan = Plan(chosen, Schedule(1e-3, gamma), 10**9, LOCAL_STEPS)
         self.engine = Simulation(self.task, chosen, workers)
         self.server = ServerState(*self.task.initial())
@@ -161,6 +161,20 @@ def overhead() -> Iterator[Figure]:
             percent = [100 * (1 / r - 1) for r in ratios]
             target = limit if algorithm == "episode" else None
             yield figure(f"overhead %: {workload.name}, {label}", percent, at_most=target)
+
+
+def trust() -> Iterator[Figure]:
+    """What measured trust adds to a round, in percent of its bare gradients: LSTM, one worker."""
+    measured = Ours(LSTM, "episode_trust", 1, clients=1)
+    full = Ours(LSTM, Algorithm.named("episode_trust", trust="full"), 1, clients=1)
+    runs: list[Callable[[], int]] = [measured, full, bare(LSTM, 1, measured())]
+    percent = []
+    for k in range(41):
+        turn = [k % 3, (k + 1) % 3, (k + 2) % 3]
+        seconds = {j: 1 / rate(runs[j], time.process_time) for j in turn}
+        percent.append(100 * (seconds[0] - seconds[1]) / seconds[2])
+    measured.close(), full.close()
+    yield figure("measured trust, % of bare gradients: LSTM 2x256", percent[1:], at_most=8)
 
 
 def workers() -> Iterator[Figure]:
@@ -333,6 +347,7 @@ def silos() -> Iterator[Figure]:
 
 BENCHMARKS = {
     "overhead": overhead,
+    "trust": trust,
     "workers": workers,
     "pfl": pfl,
     "snli": snli,
