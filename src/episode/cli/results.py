@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
     """Add these commands to the command line."""
     example = "Example: episode sweep --over algorithm=celgc,episode --over seed=0..2"
     app.command(epilog=example)(sweep)
-    app.command(epilog="Example: episode compare runs/demo/celgc runs/demo/episode")(compare)
+    app.command(epilog="Example: episode compare runs/demo")(compare)
     app.command(epilog="Example: episode report runs/demo")(report)
     app.command(epilog="Example: episode watch runs/demo")(watch)
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from episode.core.algorithm import ALGORITHMS
 from episode.core.clipping import Unclipped
+from episode.errors import EpisodeError
 from episode.results.curves import draw_runs
 from episode.results.run_tables import run_row
 from episode.results.store import StoredRun, read_run
 from episode.runs.config import Experiment
-from episode.studies.sweep import Stop, Watch, play
+from episode.studies.sweep import Stop, SweepOptions, SweepProgress, sweep
 
 PICTURE = "demo.png"
-SHARED_FOLDER = "shared_setting"
 Setting = tuple[float, float]
 """η and γ; an algorithm that does not clip has no use for γ."""
 BEST: dict[str, Setting] = {
@@ -83,7 +83,7 @@ def run_demo(
     folder: Path,
     seed: int,
     rounds: int,
-    watch: Watch,
+    progress: SweepProgress | None = None,
     stop: Stop | None = None,
 ) -> list[Compared]:
     """Play or resume every run of the demo, and draw the curves of the best settings.
@@ -92,27 +92,28 @@ def run_demo(
         folder: Where the runs and the figure go.
         seed: Decides the split of the data and the initial weights.
         rounds: Rounds of 8 local steps.
-        watch: Called with a run's name and experiment; returns an observer of its rounds.
-        stop: Asked after every round; once it is true, the run is saved.
+        progress: Shows the progress of the runs.
+        stop: Asked after every round; once it is true, the runs are saved.
 
     Returns:
         The runs of each algorithm, in the order of the table of algorithms.
 
     Raises:
+        EpisodeError: A run failed.
         KeyboardInterrupt: `stop()` became true.
     """
-
-    def played(name: str, setting: Setting, path: Path, label: str) -> StoredRun:
-        chosen = experiment(name, setting, seed, rounds)
-        play(chosen, path, watch(label, chosen), stop)
-        return read_run(path)
-
-    found = []
-    for name in ALGORITHMS:
-        own = played(name, BEST[name], folder / name, name)
-        same = BEST[name] == SHARED
-        path = folder / SHARED_FOLDER / name
-        found.append(Compared(own, own if same else played(name, SHARED, path, f"{name}, shared")))
+    own = {name: experiment(name, setting, seed, rounds) for name, setting in BEST.items()}
+    shared = {name: experiment(name, SHARED, seed, rounds) for name in BEST}
+    # Longest first, so that no core waits for the last one.
+    wanted = {e.name: e for e in (*own.values(), *shared.values())}
+    longest_first = sorted(wanted.values(), key=lambda e: -e.plan().rounds_to_play)
+    for outcome in sweep(longest_first, SweepOptions(folder, stop=stop), progress):
+        if outcome.status == "failed":
+            raise EpisodeError(f"The run {outcome.name} failed: {outcome.reason}.")
+    found = [
+        Compared(read_run(folder / own[name].name), read_run(folder / shared[name].name))
+        for name in BEST
+    ]
     title = "Digits, 8 clients with different labels, I = 8: each algorithm at its own best setting"
     draw_runs([compared.own for compared in found], folder / PICTURE, title, EMPHASISED)
     return found
