@@ -48,6 +48,17 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     return Outcomes(tmp_path_factory.mktemp("struck"))
 
 
+@pytest.mark.parametrize("case", ["read back", "without a summary"])
+def test_a_run_that_has_played_all_rounds_is_the_same_on_every_rank_when_started_again(
+    case: str, outcomes: Outcomes
+) -> None:
+    """Without a summary, as if it was killed between the last checkpoint and its end."""
+    whole = {**outcomes.of("undisturbed")[0], "case": case}
+    assert len(whole["losses"]) == 4
+    assert whole["summary"]["per_client"]
+    assert outcomes.of(case) == [whole, {**whole, "rank": 1}]
+
+
 @pytest.mark.fault(engine="torchrun", fault="NaN", outcome=DIVERGED)
 @pytest.mark.parametrize("phase", ["probe", "local", "average"])
 def test_a_nan_of_one_rank_ends_the_run_of_all_as_diverged(phase: str, outcomes: Outcomes) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from episode.errors import EpisodeError
+from episode.federation import checkpoint
 from episode.federation.state import ServerState
 from episode.files import lock
 from episode.results import store
@@ -143,6 +144,22 @@ def test_a_run_stops_when_its_files_are_taken_away(name: str, tmp_path: Path) ->
         play(folder, remove)
     assert not (folder / "summary.json").exists()
     assert not (folder / "model.safetensors").exists()
+
+
+def test_a_folder_that_is_just_being_removed_is_named_although_it_is_still_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files go first: the one that is being written cannot be renamed any more."""
+    save = checkpoint.save_file
+
+    def saving(tensors: Any, path: Path, metadata: Any) -> None:
+        save(tensors, path, metadata)
+        path.unlink()
+
+    monkeypatch.setattr(checkpoint, "save_file", saving)
+    with pytest.raises(EpisodeError, match="was removed during this run"):
+        play(tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoint").is_dir()
 
 
 def test_a_diverged_run_writes_nothing_into_a_folder_that_is_not_its_own(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from episode.results.strict_json import dumps, loads
+
 
 class Processes:
     """By default this process alone; engines that use several derive from it."""
@@ -28,6 +30,10 @@ class Processes:
     def from_first(self, data: bytes) -> bytes:
         """Return the first process's data, on every process."""
         return data
+
+    def value_of_first(self, value: Any) -> Any:
+        """Return the first process's value, which must be JSON, on every process."""
+        return loads(self.from_first(dumps(value).encode()).decode())
 
     def gather(self, subject: str, text: str) -> list[str]:
         """Return every process's text, in order of rank, to the first; others get an empty list."""

@@ -73,8 +73,10 @@ class Checkpoints:
             folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._write(folder, server, clients, records)
-        except OSError:
+        except OSError as error:
             self._require(folder)  # if it was removed meanwhile, that is the reason
+            if isinstance(error, FileNotFoundError):  # its files are being removed
+                raise _removed(folder) from None
             raise
         self.round = server.round
         self._was_there = folder.exists()  # a rank without client states makes none
@@ -110,10 +112,7 @@ class Checkpoints:
             return
         self._check()
         if self._was_there:
-            raise EpisodeError(
-                f"The folder {folder} was removed during this run, which therefore stops: start it "
-                "again, in a folder of its own."
-            )
+            raise _removed(folder)
 
     def _load_copy(self, data: bytes) -> State:
         with tempfile.TemporaryDirectory() as folder:
@@ -131,3 +130,10 @@ class Checkpoints:
             place=place,
             owners=self._owners,
         )
+
+
+def _removed(folder: Path) -> EpisodeError:
+    return EpisodeError(
+        f"The folder {folder} was removed during this run, which therefore stops: start it again, "
+        "in a folder of its own."
+    )

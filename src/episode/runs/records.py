@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from episode.errors import EpisodeError
+from episode.federation.processes import Processes
 from episode.federation.rounds import Telemetry
 from episode.federation.state import Buffers, ServerState, Status
 from episode.results import per_client
@@ -81,6 +82,14 @@ class History(list[Record]):
         self.client_names = client_names
         self.client_lines: list[Record] = []
         """Lines of clients.jsonl; empty if records of each client were not kept."""
+
+    def share(self, processes: Processes) -> None:
+        """Replace the records by those of the first process, which alone reads them from a folder.
+
+        So a resumed run has the history of all its rounds on every process.
+        """
+        if processes.size > 1:
+            self[:], self.client_lines = processes.value_of_first([self, self.client_lines])
 
     def frame(self) -> Any:
         """Return the records as a pandas DataFrame, with a column for each metric of the task.

@@ -152,8 +152,7 @@ class _Training:
         if self.files:
             self.files.forget_failure()
         summary = self.files.summary() if self.files else None
-        shared = self.job.processes.from_first(store.dumps(summary).encode())
-        ended: Record | None = store.loads(shared.decode())
+        ended: Record | None = self.job.processes.value_of_first(summary)
         server, clients = self._stored(ended)
         if ended is not None:
             return self._read_back(server, ended)
@@ -163,6 +162,7 @@ class _Training:
             if self.job.task.client_names:
                 self.files.write_client_names(self.history.client_names)
             self.files.write_label_counts(self.job.task.label_counts)
+        self.history.share(self.job.processes)
         try:
             with registry.opener_of(self.job)(self.job) as engine:
                 engine.load_client_states(clients)
@@ -203,6 +203,7 @@ class _Training:
             self.files.finish(ended, self.job.task, server)
             if self.observe:
                 self.observe(self.history[-1])
+        self.history.share(self.job.processes)
         return self._result(server, ended, read_back=True)
 
     def _rounds(self, server: ServerState, engine: Engine) -> Run:
@@ -247,8 +248,7 @@ class _Training:
     def _own_requests(self) -> Request:
         """Return what this process wants done after the round."""
         due = time.monotonic() - self.saved_at >= self.job.record.checkpoint_seconds
-        due = due and self.job.processes.writes
-        wanted = Request.CHECKPOINT if due else Request.NONE
+        wanted = Request.CHECKPOINT if due and self.job.processes.writes else Request.NONE
         return wanted | Request.STOP if self.stop is not None and self.stop() else wanted
 
     def _evaluation_is_due(self, rounds_played: int) -> bool:

@@ -64,7 +64,9 @@ def played(folder: Path, strike: Strike) -> dict[str, Any]:
     started = time.time()
     try:
         run = fit(folder, strike)
-        return {"status": run.status, "x": run.x.tolist(), "summary": str(run.summary)}
+        history = [record["loss"] for record in run.history]
+        summary = {k: v for k, v in run.summary.items() if k != "cluster"}
+        return {"status": run.status, "x": run.x.tolist(), "summary": summary, "losses": history}
     except (episode.EpisodeError, OSError) as error:
         struck = strike.mark.stat().st_mtime if strike.mark.exists() else started
         return {"error": str(error), "seconds": time.time() - max(started, struck)}
@@ -82,6 +84,10 @@ def main(place: Path) -> None:
     strike = Strike("", "", place, place / "never", client=None)
     install(strike)
     tell(case="undisturbed", **played(place / "undisturbed", strike))
+    tell(case="read back", **played(place / "undisturbed", strike))
+    if RANK == 0:  # as if killed after the last checkpoint
+        (place / "undisturbed" / "summary.json").unlink()
+    tell(case="without a summary", **played(place / "undisturbed", strike))
     for kind, phase, rank in CASES:
         name = f"{kind}, {phase}"
         strike.kind, strike.phase, strike.folder = kind, phase, place / name
