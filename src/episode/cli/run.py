@@ -64,7 +64,8 @@ def demo(
         usual = (seed, rounds) == (3, 60)  # not the seed that the settings were chosen with
         folder = Path("runs/demo" if usual else f"runs/demo-seed{seed}-rounds{rounds}")
     runs = sum(1 + (setting != SHARED) for setting in BEST.values())
-    with SweepDisplay(runs, quiet) as progress, stoppable(f"episode demo --folder {folder}") as stop:
+    again = f"episode demo --folder {folder}"
+    with SweepDisplay(runs, quiet) as progress, stoppable(again) as stop:
         compared = run_demo(folder, seed, rounds, progress, stop)
     rows = [each.row() for each in compared]
     if as_json:
