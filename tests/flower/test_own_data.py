@@ -342,7 +342,7 @@ def test_a_file_that_vanishes_in_mid_run_is_named_and_the_run_resumes(
     def forget() -> None:
         from episode.flower import app, serving
 
-        serving._WORKERS.clear()  # as the process of the next message
+        serving._SITES.clear()  # as the process of the next message
         app._task.cache_clear()
 
     with pytest.raises(ClusterError, match=r"site 1 failed: .*south has no data"):

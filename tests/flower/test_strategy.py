@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,13 @@ import episode
 from episode import ALGORITHMS, Algorithm, Clipping, EpisodeError, Resampled, Uniform
 from episode.errors import ClusterError
 from episode.federation.protocols import Task
-from episode.flower import EpisodeStrategy
+from episode.flower import EpisodeStrategy, layout, serving
 from episode.flower.client import Site, add_actions
 from episode.flower.server import FlowerEngine
 from episode.flower.sites import Limits, Sites
 from episode.results.per_client import read_lines
 from episode.results.store import read_rounds
+from episode.tasks import trial
 from episode.testing import check_engine
 from federation import (
     SETTINGS,
@@ -373,6 +376,35 @@ def test_a_site_with_another_base_is_named(holds_base: bool, sentence: str) -> N
     given = {n: t for n, t in Net().state_dict().items() if holds_base or n != "embed.weight"}
     with pytest.raises(EpisodeError, match=sentence):
         strategy.start(grid=network, initial_arrays=ArrayRecord(given))
+
+
+@pytest.mark.parametrize("processes", ["one", "one for each message"])
+def test_a_base_is_loaded_once_per_process_and_read_and_tried_once_per_run(
+    processes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+
+    def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            calls[name] += 1
+            return function(*args)
+
+        return counted
+
+    monkeypatch.setattr(layout, "_checksum", counting("read", layout._checksum))
+    monkeypatch.setattr(trial, "_check_value", counting("tried", trial._check_value))
+    expected = on_flower(rounds=2).model
+    calls.clear()
+    if processes != "one":
+        monkeypatch.setattr(serving, "_SITES", {})
+        monkeypatch.setattr(serving, "_MOST_SITES", 0)
+    network = LocalGrid(app(model_fn=counting("loaded", Net)), [0, 1, 2])
+    ended = on_flower(grid=network, rounds=2)
+    assert_same(ended.model, expected)
+    # Each introduction reads the one frozen layer, and the server compares it with its own.
+    assert (calls["read"], calls["tried"]) == (2 * SITES, SITES)
+    messages = 1 + 2 * 2
+    assert calls["loaded"] == (SITES if processes == "one" else SITES * messages)
 
 
 def test_a_start_with_wrong_arguments_is_a_sentence() -> None:

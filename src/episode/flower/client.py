@@ -34,8 +34,8 @@ from episode.flower.serving import (
     client_of,
     partitions_of,
     play,
-    read_told,
     refuse_open,
+    site_of,
     worker_of,
 )
 from episode.tasks.neural import Loss, NeuralTask
@@ -88,7 +88,8 @@ def _introduce(
         Rules.of(context).check_own(client)
     else:
         refuse_open(context)
-    site = make_site(context, client, int(config["seed"]), read_told(str(config.get("told", ""))))
+    told = str(config.get("told", ""))
+    site = site_of(client, int(config["seed"]), told, make_site, context)
     x, buffers = site.task.initial()
     label = {
         "status": "done",
@@ -97,7 +98,7 @@ def _introduce(
         "examples": 1 if is_secure else site.task.examples(client),
         "size": x.numel(),
         "dtype": str(x.dtype),
-        "layout": json.dumps(asdict(site.layout)) if site.layout else "",
+        "layout": json.dumps(asdict(site.layout())) if site.layout else "",
         "evaluates": "evaluate.default" in app._registered_funcs
         and (not is_secure or bool(context.node_config.get("share-metrics"))),
     }
@@ -133,7 +134,7 @@ def _evaluate(make_site: MakeSite, message: Message, context: Context) -> Record
     """Measure x̄ on the examples of this site, for metrics of all and of this site alone."""
     refuse_open(context)
     ask, client = Ask.of(message.content), client_of(context)
-    task = make_site(context, client, ask.seed, read_told(ask.told)).task
+    task = site_of(client, ask.seed, ask.told, make_site, context).task
     x, _ = task.initial()
     given = unpack(message.content.array_records[ARRAYS], x.dtype)
     point = given["x"].to(x.device), buffers_of(given)
@@ -212,6 +213,6 @@ def attach(
             num_clients=max(client + 1, partitions_of(context)),
             accumulate=accumulate,
         )
-        return Site(task, client, Layout.of(model))
+        return Site(task, client, lambda: Layout.of(model))
 
     add_actions(app, make_site, threads)

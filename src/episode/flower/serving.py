@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import ERROR
 from typing import Any
 
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore import log
 from torch import Tensor
 
@@ -20,16 +20,10 @@ from episode.federation.state import ClientState
 from episode.federation.worker import Worker
 from episode.flower.layout import Layout
 from episode.flower.messages import Ask, Rejected, buffers_of, labelled
+from episode.tasks.trial import Drawn, tried_before
 
-_MOST_WORKERS = 4
-_WORKERS: dict[tuple[int, int, int, str, str], tuple[Worker, int]] = {}
-"""Workers of this process, with their client's number of examples, by run, client, seed, algorithm
-and agreement; the last used come last.
-
-Building one may mean reading data. A SuperNode starts a process for every message, but a process of
-a simulation serves many, and unpickles the app each time: only the process itself can remember. A
-worker is a function of its key, so losing one costs only time.
-"""
+TRIED = "episode.tried"
+"""Where a site's context says what the trial of its loss found, so that a run tries it once."""
 
 
 @dataclass
@@ -38,13 +32,25 @@ class Site:
 
     task: Task
     client: int
-    layout: Layout | None = None
-    """How the model's arrays form one vector, if the server has them by name."""
+    layout: Callable[[], Layout] | None = None
+    """Returns how the model's arrays form one vector, if the server has them by name. It reads all
+    frozen parameters, so only an introduction asks for it."""
+    workers: dict[str, Worker] = field(default_factory=dict)
+    """By algorithm."""
 
 
 MakeSite = Callable[[Context, int, int, Mapping[str, Any]], Site]
 """Makes a site from its context, its client's number, the run's seed, and what it was told of the
 sites' agreement."""
+
+_MOST_SITES = 4
+_SITES: dict[tuple[int, int, int, str], Site] = {}
+"""Sites of this process by run, client, seed and agreement; the last used come last.
+
+Building one means loading a model and data. A SuperNode starts a process for every message, but a
+process of a simulation serves many, and unpickles the app each time: only the process itself can
+remember. A site is a function of its key, so losing one costs only time.
+"""
 
 
 def answered(
@@ -100,15 +106,29 @@ def read_told(text: str) -> dict[str, Any]:
 
 def worker_of(ask: Ask, client: int, make_site: MakeSite, context: Context) -> tuple[Worker, int]:
     """Return the worker of this client, from the cache if it is there, and how many examples."""
-    key = (context.run_id, client, ask.seed, ask.algorithm, ask.told)
-    found = _WORKERS.pop(key, None)
-    if found is None:
-        task = make_site(context, client, ask.seed, read_told(ask.told)).task
-        found = Worker(task.objective(), ask.built()), task.examples(client)
-    _WORKERS[key] = found
-    if len(_WORKERS) > _MOST_WORKERS:
-        del _WORKERS[next(iter(_WORKERS))]
-    return found
+    site = site_of(client, ask.seed, ask.told, make_site, context)
+    if ask.algorithm not in site.workers:
+        site.workers[ask.algorithm] = Worker(site.task.objective(), ask.built())
+    return site.workers[ask.algorithm], site.task.examples(client)
+
+
+def site_of(client: int, seed: int, told: str, make_site: MakeSite, context: Context) -> Site:
+    """Return the site of this client, from the cache if it is there.
+
+    The first process of a run that builds it tries its loss, and notes in the site's context who
+    draws random numbers; later ones rely on that.
+    """
+    key = (context.run_id, client, seed, told)
+    site = _SITES.pop(key, None)
+    if site is None:
+        known = context.state.config_records.get(TRIED, ConfigRecord()).get("drawn")
+        with tried_before(Drawn[known] if isinstance(known, str) else None):
+            site = make_site(context, client, seed, read_told(told))
+        context.state[TRIED] = ConfigRecord({"drawn": Drawn.of(site.task).name})
+    _SITES[key] = site
+    if len(_SITES) > _MOST_SITES:
+        del _SITES[next(iter(_SITES))]
+    return site
 
 
 def play(

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from episode.arguments import shown
 from episode.errors import ClientError, EpisodeError
+from episode.federation.protocols import Task
 from episode.tasks.second_derivatives import operations
 
 
@@ -23,6 +25,26 @@ class Drawn(Enum):
     NOTHING = "nobody"
     BY_LOSS = "the loss alone, such as dropout"
     BY_GRADIENT = "also the gradient, such as layers that are computed again"
+
+    @classmethod
+    def of(cls, task: Task) -> Drawn:
+        """Return who draws for the gradients of a task."""
+        if not task.draws_random_numbers:
+            return cls.NOTHING
+        return cls.BY_LOSS if task.takes_turns else cls.BY_GRADIENT
+
+
+_KNOWN: ContextVar[Drawn | None] = ContextVar("known", default=None)
+
+
+@contextmanager
+def tried_before(drawn: Drawn | None) -> Iterator[None]:
+    """Let tasks that are built meanwhile rely on a trial in another process, if there was one."""
+    token = _KNOWN.set(drawn)
+    try:
+        yield
+    finally:
+        _KNOWN.reset(token)
 
 
 def copy_of(model: nn.Module) -> nn.Module:
@@ -52,7 +74,7 @@ def _is_computed(value: Any) -> bool:
 
 
 def try_loss(loss: Callable[[], Tensor], module: nn.Module, model: nn.Module, client: int) -> Drawn:
-    """Compute one loss and its gradient before any work.
+    """Compute one loss and its gradient before any work, unless that was done before.
 
     Args:
         loss: Returns the loss of the client's first batch.
@@ -68,6 +90,8 @@ def try_loss(loss: Callable[[], Tensor], module: nn.Module, model: nn.Module, cl
         EpisodeError: The loss cannot be used to train the model; says why.
         ClientError: The loss or its gradient failed.
     """
+    if (known := _KNOWN.get()) is not None:
+        return known
     before = torch.get_rng_state()
     value = _attempt("loss", client, loss)
     _check_value(value)

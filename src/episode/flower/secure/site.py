@@ -45,7 +45,7 @@ from episode.flower.serving import (
     answered,
     client_of,
     play,
-    read_told,
+    site_of,
     worker_of,
 )
 
@@ -186,8 +186,8 @@ class _Answering:
 
     def _evaluation(self, sent: dict[str, Tensor]) -> Words:
         """Return the sums of losses and right answers on this site's examples."""
-        told = read_told(self.ask.told)
-        task = self._make_site(self._context, self.client, self.ask.seed, told).task
+        ask, context = self.ask, self._context
+        task = site_of(self.client, ask.seed, ask.told, self._make_site, context).task
         part = task.evaluate_part(sent["x"].to(self.worker.objective.x.device), buffers_of(sent))
         names, words = write_part(part, len(self.masked.cohort))
         self.label["names"] = json.dumps(names)
