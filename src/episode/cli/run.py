@@ -74,9 +74,12 @@ def demo(
     shown = [{k: v for k, v in row.items() if k not in ("loss", "status")} for row in rows]
     out.print(run_table(shown, "Digits, 8 clients with different labels: test accuracy"))
     out.print(
-        "η, γ, accuracy, costs: at the algorithm's own best setting. shared: accuracy of all at"
+        "η, γ, accuracy, costs: at the algorithm's own best setting of twelve (for 60 rounds)."
     )
-    out.print(f"η = {SHARED[0]:g}, γ = {SHARED[1]:g}, the best for CELGC, as the paper tunes.")
+    out.print(
+        f"shared: accuracy at η = {SHARED[0]:g}, γ = {SHARED[1]:g}, the best for CELGC, as the paper "
+        "tunes."
+    )
     out.print()
     out.print(conclusion(rows))
     out.print(f"Curves: {folder / PICTURE}   More about the runs: episode report {folder}")
