@@ -76,10 +76,8 @@ def demo(
     out.print(
         "η, γ, accuracy, costs: at the algorithm's own best setting of twelve (for 60 rounds)."
     )
-    out.print(
-        f"shared: accuracy at η = {SHARED[0]:g}, γ = {SHARED[1]:g}, the best for CELGC, as the paper "
-        "tunes."
-    )
+    setting = f"η = {SHARED[0]:g}, γ = {SHARED[1]:g}"
+    out.print(f"shared: accuracy at {setting}, the best for CELGC, as the paper tunes.")
     out.print()
     out.print(conclusion(rows))
     out.print(f"Curves: {folder / PICTURE}   More about the runs: episode report {folder}")
