@@ -29,6 +29,7 @@ from episode import ALGORITHMS, Unclipped
 from episode.results.figures import as_image, new_figure
 from episode.runs.config import Experiment
 from episode.runs.trainer import job_of, train
+from episode.studies.demo import BEST
 
 Setting = tuple[float, float]
 """η and γ."""
@@ -195,7 +196,7 @@ def main() -> None:
     parser.add_argument("name", choices=COMPARISONS)
     parser.add_argument("--data", help="folder or archive with the official files of the dataset")
     parser.add_argument("--vectors", help="word vectors in GloVe's format")
-    parser.add_argument("--algorithms", default=",".join(ALGORITHMS), help="names, with commas")
+    parser.add_argument("--algorithms", default=",".join(BEST), help="names, with commas")
     parser.add_argument("--seeds", default="3,4,5,6,7", help="seeds of the test runs, with commas")
     parser.add_argument("--folder", type=Path, default=Path("runs/fair"))
     asked = parser.parse_args()

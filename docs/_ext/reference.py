@@ -56,7 +56,8 @@ GROUPS = {
     "Measure and tune": "diagnose Diagnosis sweep tune Tuned",
     "Algorithms": (
         "ALGORITHMS Algorithm Correction Uncorrected Remembered Resampled Synchronous "
-        "Clipping Unclipped PerStep Episodic Guarded Trust FullTrust MeasuredTrust Descent"
+        "Clipping Unclipped PerStep Episodic Guarded Trust FullTrust MeasuredTrust Descent "
+        "ServerStep ServerMean ServerSGD ServerAdam ServerYogi ServerAdagrad ServerAdamW"
     ),
     "Who takes part": "Full Uniform Cyclic",
     "Split a dataset into clients": (
@@ -208,7 +209,7 @@ def config_sections() -> dict[str, list[Key]]:
 
     found = {"Top level": [Key("seed", "whole number", "`0`", _MEANING["seed"])]}
     pieces = [Key(f"algorithm.{k}", *_WRITTEN[k]) for k in ("name", "correction", "clipping")]
-    own = [Key(f"algorithm.{k}", *_WRITTEN[k]) for k in ("trust", "descent")]
+    own = [Key(f"algorithm.{k}", *_WRITTEN[k]) for k in ("trust", "descent", "server")]
     options = [k for k in keys_of(Algorithm, "algorithm") if k.name.split(".")[1] not in _WRITTEN]
     found["Algorithm"] = [*pieces, *own, *keys_of(Descent, "algorithm"), *options]
     found["Schedule"] = keys_of(SECTIONS["schedule"], "schedule")
@@ -388,4 +389,7 @@ _WRITTEN = {
     "trust": ("`full`, `measured`, or your own", "`full`",
               "λ, how much of the correction is believed: all of it, or what is measured."),
     "descent": ("`sgd`, or your own", "`sgd`", "How a gradient becomes a direction."),
+    "server": ("`mean`, `sgd`, `adam`, `adamw`, `adagrad`, `yogi`, or your own", "`mean`",
+               "What is done with the mean of the clients' models. Its fields: "
+               "`algorithm.server.rate` and others."),
 }  # fmt: skip

@@ -32,6 +32,22 @@ def positive(name: str, value: Any) -> float:
     return found
 
 
+def not_negative(name: str, value: Any) -> float:
+    """Return a finite number of 0 or more."""
+    found = number(name, value)
+    if not 0 <= found < math.inf:
+        raise EpisodeError(f"{name} is {found}: it must be 0 or more.")
+    return found
+
+
+def share(name: str, value: Any) -> float:
+    """Return a number from 0 to below 1."""
+    found = number(name, value)
+    if not 0 <= found < 1:
+        raise EpisodeError(f"{name} is {found}: it must be at least 0 and below 1.")
+    return found
+
+
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
     """Return a whole number of Python; numpy's numbers are accepted, booleans are not."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from episode.registry import Registry
@@ -62,8 +63,15 @@ ALGORITHM_SUMMARIES = {
     "episode_plus_plus": "EPISODE with remembered gradients, for rounds with few clients",
     "episode_trust": "EPISODE that weighs its corrections by what is measured of them",
     "parallel_sgd": "one plain step per exchange",
+    "fedavgm": "FedAvg with momentum on the server",
+    "fedadam": "FedAvg with Adam on the server, which scales each parameter by its own changes",
+    "fedyogi": "FedAvg with Yogi on the server: Adam whose scale falls more slowly",
+    "fedadagrad": "FedAvg with Adagrad on the server, whose steps become shorter and shorter",
+    "episode_nesterov": "EPISODE-guarded with Nesterov's momentum on the server, as DiLoCo has it",
 }
 
+_PIECES = {"correction": "", "clipping": "", "trust": "full"}
+"""Pieces that a name is made of, and those that it leaves out."""
 CELLS: dict[tuple[str, ...], str] = {
     ("uncorrected", "unclipped"): "fedavg",
     ("uncorrected", "per_step"): "celgc",
@@ -76,16 +84,40 @@ CELLS: dict[tuple[str, ...], str] = {
     ("remembered", "episodic"): "episode_plus_plus",
     ("resampled", "per_step", "measured"): "episode_trust",
     ("synchronous", "unclipped"): "parallel_sgd",
+    ("uncorrected", "unclipped", "momentum"): "fedavgm",
+    ("uncorrected", "unclipped", "adam"): "fedadam",
+    ("uncorrected", "unclipped", "yogi"): "fedyogi",
+    ("uncorrected", "unclipped", "adagrad"): "fedadagrad",
+    ("resampled", "guarded", "nesterov"): "episode_nesterov",
 }
-"""Names of algorithms by their pieces, for readers of folders; full trust is left out."""
+"""Names of algorithms by their pieces, for readers of folders; the usual ones are left out."""
 
 
-def cell_name(correction: str, clipping: str, trust: str = "full") -> str:
-    """Return the name of a cell of the grid, or those of its pieces, without their files."""
-    pieces = (correction, clipping) if trust == "full" else (correction, clipping, trust)
-    if name := CELLS.get(pieces):
-        return name
-    return "-".join(piece.rpartition(":")[2] for piece in pieces)
+def cell_name(algorithm: Mapping[str, Any]) -> str:
+    """Return the name of an algorithm, given as JSON values, or those of its pieces.
+
+    Pieces are named without their files. Full trust and a server that takes the mean are left out.
+    """
+    names = [_name_of(algorithm.get(kind, usual)) for kind, usual in _PIECES.items()]
+    pieces = tuple(n for n, usual in zip(names, _PIECES.values(), strict=True) if n != usual)
+    server = _server_name(algorithm.get("server", "mean"))
+    if server == "mean" or (*pieces, server) in CELLS:
+        pieces, server = (*pieces, server) if server != "mean" else pieces, ""
+    base = CELLS.get(pieces) or "-".join(piece.rpartition(":")[2] for piece in pieces)
+    return f"{base}-{server.rpartition(':')[2]}" if server else base
+
+
+def _name_of(piece: Any) -> str:
+    return str(piece["name"] if isinstance(piece, Mapping) else piece)
+
+
+def _server_name(server: Any) -> str:
+    """Return a name that also tells apart what SGD on the server can be."""
+    if not isinstance(server, Mapping) or server["name"] != "sgd":
+        return _name_of(server)
+    if not server.get("momentum"):
+        return "rate"
+    return "nesterov" if server.get("nesterov") else "momentum"
 
 
 def catalogue() -> dict[str, dict[str, str]]:

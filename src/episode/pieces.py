@@ -1,8 +1,8 @@
 """Pieces of an algorithm: how they are found by name, checked, stored and built again.
 
-A piece (a correction, a clipping or a descent) is a frozen dataclass. Its name and its fields say
-everything about it, so that two pieces with different fields are two pieces everywhere: in `==`, in
-a config, in the identity of a run, and on the wire.
+A piece (a correction, a clipping, a trust, a descent or a server step) is a frozen dataclass. Its
+name and its fields say everything about it, so that two pieces with different fields are two pieces
+everywhere: in `==`, in a config, in the identity of a run, and on the wire.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Pieces(Registry[type[P]]):
     """Registry of the pieces of one kind.
 
     Args:
-        kind: "correction", "clipping" or "descent".
+        kind: "correction", "clipping", "trust", "descent" or "server".
         base: Class that every piece of this kind is derived from.
         built_in: The built-in pieces by name.
         required: Method that every piece must define itself, such as "step_size(self, …)".
     """
 
     def __init__(
-        self, kind: str, base: type[P], built_in: Mapping[str, type[P]], required: str = ""
+        self, kind: str, base: type[P], built_in: Mapping[str, type[P] | str], required: str = ""
     ) -> None:
         super().__init__(kind, GROUP, built_in)
         self.base = base

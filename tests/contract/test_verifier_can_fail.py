@@ -6,12 +6,13 @@ Each test plants one: four ways in which frameworks got SCAFFOLD wrong, and a fe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from episode.core import MeasuredTrust, clipping
+from episode.core import ALGORITHMS, FedOpt, MeasuredTrust, ServerMean, ServerSGD, clipping
 from episode.core.vectors import dot
 from episode.engines.simulation import Simulation
 from episode.federation import worker
@@ -39,7 +40,16 @@ def assert_scaffold_is_caught(claims: list[str]) -> None:
     assert any("plain program" in c for c in about("scaffold", claims))
 
 
-NETS = (maths.fixed_points, maths.trajectories)
+GRID = [name for name, algorithm in ALGORITHMS.items() if algorithm.server == ServerMean()]
+SERVERS = ["fedavgm", "fedadam", "fedyogi", "fedadagrad", "episode_nesterov"]
+
+
+def nets(*names: str) -> tuple[Any, Any]:
+    """Both nets, for these algorithms only."""
+    return partial(maths.fixed_points, names=names), partial(maths.trajectories, names=names)
+
+
+NETS = nets(*GRID)
 
 
 def test_nothing_is_caught_where_nothing_is_planted() -> None:
@@ -122,7 +132,7 @@ def test_scaffolds_popular_memory_formula_is_caught_under_clipping(
         return reply
 
     monkeypatch.setattr(Worker, "local", popular)
-    claims = failed(maths.trajectories, maths.memory_under_clipping)
+    claims = failed(NETS[1], maths.memory_under_clipping)
     assert about("scaffold_clipped", claims)
     assert not about("scaffold", claims)  # without clipping the formula is right
 
@@ -131,7 +141,7 @@ def test_clipping_decided_by_the_step_instead_of_the_round_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(clipping.Episodic, "step_size", clipping.PerStep().step_size)
-    claims = failed(maths.trajectories)
+    claims = failed(NETS[1])
     assert about("episode", claims)
     assert not about("celgc", claims)
 
@@ -155,13 +165,13 @@ def test_a_probe_batch_used_again_by_the_first_step_is_caught(
             self.objective.gradient = gradient  # type: ignore[method-assign]
 
     monkeypatch.setattr(Worker, "local", thrifty)
-    assert about("episode", failed(maths.trajectories))
+    assert about("episode", failed(NETS[1]))
 
 
 def _caught_with(monkeypatch: pytest.MonkeyPatch, of_step: Any) -> None:
     """The planted trust leads episode_trust, and nothing else, off its plain program."""
     monkeypatch.setattr(MeasuredTrust, "of_step", of_step)
-    claims = failed(maths.trajectories)
+    claims = failed(NETS[1])
     assert claims
     assert about("episode_trust", claims) == claims
 
@@ -197,3 +207,31 @@ def test_one_trust_for_all_clients_is_caught(monkeypatch: pytest.MonkeyPatch) ->
         return first[0]
 
     _caught_with(monkeypatch, shared)
+
+
+def test_the_pseudo_gradient_with_the_wrong_sign_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Δ = x̄_r - mean(x_i), which leads uphill; a server that takes the mean has no Δ."""
+    for server in (FedOpt, ServerSGD):
+
+        def wrong(self: Any, x: Any, mean: Any, held: Any, right: Any = server.step) -> Any:
+            return right(self, x, 2 * x - mean, held)
+
+        monkeypatch.setattr(server, "step", wrong)
+    claims = failed(*nets("fedavg", *SERVERS))
+    for name in SERVERS:
+        assert any("plain program" in claim for claim in about(name, claims)), name
+    assert any("ends at a minimum" in claim for claim in about("episode_nesterov", claims))
+    assert not about("fedavg", claims)
+
+
+@pytest.mark.parametrize("forgotten", ["m", "v", "velocity"])
+def test_a_server_that_forgets_is_caught(forgotten: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for server in (FedOpt, ServerSGD):
+
+        def forgetful(self: Any, x: Any, mean: Any, held: Any, right: Any = server.step) -> Any:
+            held.pop(forgotten, None)
+            return right(self, x, mean, held)
+
+        monkeypatch.setattr(server, "step", forgetful)
+    name = "fedavgm" if forgotten == "velocity" else "fedadam"
+    assert about(name, failed(nets(name)[1]))

@@ -39,6 +39,21 @@ def test_every_byte_of_a_checkpoint_counts(file: Path) -> None:
         assert (server.round, server.x.tolist(), list(clients)) == (3, [1, 1, 1], [1])
 
 
+def test_what_a_server_step_keeps_is_in_the_checkpoint(tmp_path: Path) -> None:
+    path, outer = tmp_path / "state.safetensors", {"m": torch.rand(3), "step": torch.tensor(7.0)}
+    checkpoint.save(path, ServerState(torch.ones(3), round=3, outer=outer), {}, "mine")
+    server, clients = checkpoint.load(path, "mine", "cpu")
+    assert server.outer.keys() == outer.keys()
+    assert all(torch.equal(server.outer[name], outer[name]) for name in outer)
+    assert len(clients) == 0
+
+
+def test_a_checkpoint_from_before_there_were_server_steps_is_read(file: Path) -> None:
+    """It has no tensor of that kind, and neither has one of a server that takes the mean."""
+    assert not any(name.startswith("server.outer") for name in load_file(file))
+    assert checkpoint.load(file, "mine", "cpu")[0].outer == {}
+
+
 @pytest.mark.timeout(60)
 def test_a_pipe_is_refused_and_not_waited_for(file: Path) -> None:
     file.unlink()

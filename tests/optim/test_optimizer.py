@@ -12,7 +12,7 @@ import torch
 from launch import PROGRAMS, ranks
 from torch import Tensor, nn
 
-from episode import Algorithm, EpisodeError, Resampled, Unclipped
+from episode import Algorithm, EpisodeError, Resampled, ServerSGD, Unclipped
 from episode.optim import FederatedSGD
 
 
@@ -44,6 +44,27 @@ def test_alone_it_is_clipped_sgd() -> None:
         y = y - min(0.1, 0.2 / (float(g.norm()) + 1e-10)) * g
     train(optimizer, x, 7)
     assert torch.allclose(x.detach(), y, rtol=0, atol=1e-14)
+
+
+def test_an_outer_step_is_taken_after_each_round_and_is_in_the_state() -> None:
+    """By hand: v ← 0.5v + (x̄ - mean), x̄ ← x̄ - 0.3 v; stopped and loaded on the way."""
+    x = nn.Parameter(torch.tensor([3.0], dtype=torch.float64))
+    outer = ServerSGD(0.3, 0.5)
+
+    def made(x: Tensor, outer: Any) -> FederatedSGD:
+        return FederatedSGD([x], lr=0.1, local_steps=2, algorithm="fedavg", outer=outer)
+
+    train(first := made(x, outer), x, 5)
+    again = made(x, {"name": "sgd", "rate": 0.3, "momentum": 0.5})
+    again.load_state_dict(first.state_dict())
+    train(again, x, 1)
+    y, v = 3.0, 0.0
+    for _ in range(3):
+        v = 0.5 * v + (y - 0.8 * 0.8 * y)
+        y -= 0.3 * v
+    assert float(x.detach()) == pytest.approx(y, rel=1e-12)
+    with pytest.raises(EpisodeError, match="There is no server 'adm': did you mean 'adam'"):
+        made(x, "adm")
 
 
 def test_alone_episode_decides_once_a_round() -> None:

@@ -12,7 +12,7 @@ from made_runs import make_run
 from rich.console import Console
 
 from episode.catalogue import CELLS, cell_name
-from episode.core import ALGORITHMS
+from episode.core import ALGORITHMS, Algorithm
 from episode.results.figures import STYLES
 from episode.results.groups import group_runs, without_copies
 from episode.results.run_tables import full_table, short_table
@@ -79,10 +79,22 @@ def test_a_run_made_in_python_has_the_name_and_the_colour_of_its_algorithm(tmp_p
 
 
 def test_the_names_of_cells_are_those_of_the_algorithms() -> None:
-    pieces = {n: (a.correction.name, a.clipping.name, a.trust.name) for n, a in ALGORITHMS.items()}
-    assert {n: cell_name(*names) for n, names in pieces.items()} == {n: n for n in pieces}
-    assert set(CELLS.values()) == set(ALGORITHMS)
-    assert cell_name("resampled", "my_clipping.py:Soft") == "resampled-Soft"
+    values = {n: a.to_dict() for n, a in ALGORITHMS.items()}
+    assert {n: cell_name(pieces) for n, pieces in values.items()} == {n: n for n in values}
+    assert set(CELLS.values()) == set(ALGORITHMS) == set(STYLES)
+    soft = {"correction": "resampled", "clipping": {"name": "my_clipping.py:Soft", "scale": 2}}
+    assert cell_name(soft) == "resampled-Soft"
+    assert cell_name(soft | {"server": "my_server.py:Halfway"}) == "resampled-Soft-Halfway"
+
+
+def test_a_server_step_is_part_of_a_name() -> None:
+    """A run with Adam on the server is not one of fedavg."""
+    for server, name in (
+        ("sgd", "fedavg-rate"),
+        ("adamw", "fedavg-adamw"),
+        ({"name": "sgd", "momentum": 0.5}, "fedavgm"),
+    ):
+        assert cell_name(Algorithm.named("fedavg", server=server).to_dict()) == name
 
 
 def set_accuracy(folder: Path, value: float) -> None:

@@ -11,7 +11,15 @@ from episode.core.correction import (
     Uncorrected,
 )
 from episode.core.descent import DESCENTS, Descent
+from episode.core.fed_opt import FedOpt, ServerAdagrad, ServerAdam, ServerYogi
 from episode.core.schedule import Schedule
+from episode.core.server_step import (
+    SERVER_STEPS,
+    ServerAdamW,
+    ServerMean,
+    ServerSGD,
+    ServerStep,
+)
 from episode.core.trust import TRUSTS, FullTrust, MeasuredTrust, Trust
 
 __all__ = [
@@ -20,12 +28,14 @@ __all__ = [
     "CORRECTIONS",
     "DESCENTS",
     "EPS",
+    "SERVER_STEPS",
     "TRUSTS",
     "Algorithm",
     "Clipping",
     "Correction",
     "Descent",
     "Episodic",
+    "FedOpt",
     "FullTrust",
     "Guarded",
     "MeasuredTrust",
@@ -33,6 +43,13 @@ __all__ = [
     "Remembered",
     "Resampled",
     "Schedule",
+    "ServerAdagrad",
+    "ServerAdam",
+    "ServerAdamW",
+    "ServerMean",
+    "ServerSGD",
+    "ServerStep",
+    "ServerYogi",
     "Synchronous",
     "Trust",
     "Unclipped",

@@ -1,4 +1,4 @@
-"""An algorithm is a declaration of its pieces: correction, trust, clipping and descent.
+"""An algorithm is a declaration of its pieces: correction, trust, clipping, descent, server step.
 
 All algorithms take the same step.
 """
@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from episode.core.clipping import CLIPPINGS, Clipping, Episodic, Guarded, PerStep, Unclipped
+from episode.core.clipping import Clipping, Episodic, Guarded, PerStep, Unclipped
 from episode.core.combination import check_combination
 from episode.core.correction import (
-    CORRECTIONS,
     Correction,
     Remembered,
     Resampled,
     Synchronous,
     Uncorrected,
 )
-from episode.core.descent import DESCENTS, Descent
-from episode.core.trust import TRUSTS, FullTrust, MeasuredTrust, Trust
+from episode.core.descent import Descent
+from episode.core.fed_opt import ServerAdagrad, ServerAdam, ServerYogi
+from episode.core.server_step import ServerMean, ServerSGD, ServerStep
+from episode.core.trust import FullTrust, MeasuredTrust, Trust
+from episode.core.values import changed, described, pieces_and_options
 from episode.core.vectors import Scalar, Vector, descend_, norm
-from episode.errors import EpisodeError, unknown
-from episode.pieces import GROUP, read_fields
+from episode.errors import EpisodeError
+from episode.pieces import GROUP
 from episode.registry import Registry
 
 
@@ -39,6 +41,7 @@ class Algorithm:
         clipping: How long a step is.
         descent: How a gradient becomes a direction; plain gradient descent by default.
         trust: How much of the correction is believed; all of it by default, as in the paper.
+        server: What is done with the mean of the clients' models; by default it is the next x̄.
         probe_batches: How many batches a probe averages. More of them make the anchor less noisy,
             for as many gradients.
         reuse_probe: Whether the first local step uses the probe's batch again, where g = G_r
@@ -60,18 +63,13 @@ class Algorithm:
     clipping: Clipping
     descent: Descent = field(default_factory=Descent)
     trust: Trust = field(default_factory=FullTrust)
+    server: ServerStep = field(default_factory=ServerMean)
     probe_batches: int = 1
     reuse_probe: bool = False
     weighting: Literal["uniform", "examples"] = "uniform"
 
     def __post_init__(self) -> None:
-        CORRECTIONS.check(self.correction)
-        CLIPPINGS.check(self.clipping)
-        DESCENTS.check(self.descent)
-        TRUSTS.check(self.trust)
         check_combination(self)
-        if self.weighting not in (choices := ("uniform", "examples")):
-            raise unknown("weighting", self.weighting, choices)
 
     def step(
         self,
@@ -110,13 +108,15 @@ class Algorithm:
     def summary(self) -> str:
         """The names of its pieces, for `episode list`."""
         trust = "" if self.trust == FullTrust() else f", trust {self.trust.name}"
-        return f"[{self.correction.name} x {self.clipping.name}{trust}]"
+        server = "" if self.server == ServerMean() else f", server {self.server.name}"
+        return f"[{self.correction.name} x {self.clipping.name}{trust}{server}]"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values from which `from_dict` builds an equal algorithm.
 
         A piece without fields is its name, any other a table of its name and its fields. The
-        fields of the built-in descent stand among the options.
+        fields of the built-in descent stand among the options. A server step that is the mean is
+        left out, so that a run has the identity that it had before there were others.
 
         Returns:
             The correction, the clipping and all options, defaults included.
@@ -126,15 +126,7 @@ class Algorithm:
             >>> values["correction"], values["clipping"], values["momentum"]
             ('resampled', 'episodic', 0.9)
         """
-        own = type(self.descent) is not Descent
-        descent = {"descent": DESCENTS.describe(self.descent)} if own else asdict(self.descent)
-        return {
-            "correction": CORRECTIONS.describe(self.correction),
-            "clipping": CLIPPINGS.describe(self.clipping),
-            "trust": TRUSTS.describe(self.trust),
-            **descent,
-            **{name: getattr(self, name) for name in ("probe_batches", "reuse_probe", "weighting")},
-        }
+        return described(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Algorithm:
@@ -157,17 +149,7 @@ class Algorithm:
         """
         if "name" in values:
             return cls.named(**values)
-        rest = dict(values)
-        correction = CORRECTIONS.build(rest.pop("correction", None), "algorithm.correction")
-        clipping = CLIPPINGS.build(rest.pop("clipping", None), "algorithm.clipping")
-        trust = TRUSTS.build(rest.pop("trust", "full"), "algorithm.trust")
-        own = rest.pop("descent", {})
-        own = own if isinstance(own, Mapping) else {"name": own}
-        inlined = {k: rest.pop(k) for k in _INLINED & rest.keys()}
-        at = "algorithm.descent" if own else "algorithm"
-        descent = DESCENTS.build({"name": "sgd", **inlined, **own}, at)
-        options = read_fields(Algorithm, rest, "algorithm", also={"name", *_INLINED})
-        return cls(correction, clipping, descent, trust, **options)
+        return cls(**pieces_and_options(cls, values))
 
     @classmethod
     def named(cls, name: str | Algorithm, **options: Any) -> Algorithm:
@@ -187,6 +169,8 @@ class Algorithm:
         Example:
             >>> Algorithm.named("episode", momentum=0.9).descent.momentum
             0.9
+            >>> Algorithm.named("fedadam", server={"rate": 0.03}).server.rate
+            0.03
         """
         found = ALGORITHMS.find(name) if isinstance(name, str) else name
         if not isinstance(found, Algorithm):
@@ -194,11 +178,9 @@ class Algorithm:
                 f"algorithm is {name!r}: give a name, such as 'episode', or an "
                 "Algorithm(correction, clipping)."
             )
-        keep = found.to_dict().keys() - (_INLINED if "descent" in options else ())
-        return cls.from_dict({k: found.to_dict()[k] for k in keep} | options) if options else found
+        return cls.from_dict(changed(found.to_dict(), options)) if options else found
 
 
-_INLINED = {f.name for f in fields(Descent)}
 _BUILT_IN = {
     "fedavg": Algorithm(Uncorrected(), Unclipped()),
     "celgc": Algorithm(Uncorrected(), PerStep()),
@@ -211,6 +193,13 @@ _BUILT_IN = {
     "episode_plus_plus": Algorithm(Remembered(), Episodic()),
     "episode_trust": Algorithm(Resampled(), PerStep(), trust=MeasuredTrust()),
     "parallel_sgd": Algorithm(Synchronous(), Unclipped()),
+    "fedavgm": Algorithm(Uncorrected(), Unclipped(), server=ServerSGD(momentum=0.9)),
+    "fedadam": Algorithm(Uncorrected(), Unclipped(), server=ServerAdam()),
+    "fedyogi": Algorithm(Uncorrected(), Unclipped(), server=ServerYogi()),
+    "fedadagrad": Algorithm(Uncorrected(), Unclipped(), server=ServerAdagrad()),
+    "episode_nesterov": Algorithm(
+        Resampled(), Guarded(), server=ServerSGD(rate=0.7, momentum=0.9, nesterov=True)
+    ),
 }
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm", GROUP, _BUILT_IN)
 """The built-in algorithms by name, as a read-only mapping: `ALGORITHMS["episode"]`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from episode.arguments import number, switch
+from episode.arguments import not_negative, share, switch
 from episode.core.vectors import Scalar, Vector, add_, copy_, scale_
 from episode.errors import EpisodeError, unknown
 from episode.pieces import Pieces
@@ -39,10 +39,8 @@ class Descent:
     momentum_of: Literal["corrected", "raw"] = "corrected"
 
     def __post_init__(self) -> None:
-        if not 0 <= number("momentum", self.momentum) < 1:
-            raise EpisodeError(f"momentum is {self.momentum}: it must be at least 0 and below 1.")
-        if not 0 <= number("weight_decay", self.weight_decay) < float("inf"):
-            raise EpisodeError(f"weight_decay is {self.weight_decay}: it must be 0 or more.")
+        share("momentum", self.momentum)
+        not_negative("weight_decay", self.weight_decay)
         if switch("nesterov", self.nesterov) and not self.momentum:
             raise EpisodeError("nesterov looks ahead along the momentum, but momentum is 0.")
         if self.momentum_of not in ("corrected", "raw"):

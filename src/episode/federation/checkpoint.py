@@ -34,6 +34,7 @@ from episode.files import write_whole
 FORMAT = 3
 T = TypeVar("T")
 Rest = ParamSpec("Rest")
+_OUTER = "server.outer."
 _PART = re.compile(r"clients-\d+-rank-(\d+)-of-(\d+)\.safetensors$")
 _ROWS = re.compile(r"clients-\d-rank-\d+-of-\d+\.rows$")
 
@@ -59,10 +60,9 @@ def save(
         records: Checksums of the records written so far, by the name of their file.
     """
     tensors = {"server.x": server.x}
-    for name in ("memory", "velocity"):
-        tensor = getattr(server, name)
-        if tensor is not None:
-            tensors[f"server.{name}"] = tensor
+    held = {"memory": server.memory, "velocity": server.velocity}
+    held |= {f"outer.{name}": tensor for name, tensor in server.outer.items()}
+    tensors |= {f"server.{name}": tensor for name, tensor in held.items() if tensor is not None}
     tensors["server.buffers.floats"] = server.buffers.floats
     tensors["server.buffers.integers"] = server.buffers.integers
     states, more = _content_of(clients, path.parent)
@@ -197,6 +197,7 @@ def load(
         files += _files_of(of_part, more, folder)
         tensors |= more
     tensors = {name: t.to(device) for name, t in tensors.items()}
+    outer = [name for name in tensors if name.startswith(_OUTER)]
     server = ServerState(
         x=tensors.pop("server.x"),
         buffers=Buffers(
@@ -205,6 +206,7 @@ def load(
         round=header["round"],
         memory=tensors.pop("server.memory", None),
         velocity=tensors.pop("server.velocity", None),
+        outer={name.removeprefix(_OUTER): tensors.pop(name) for name in outer},
         counts=Counts(**header["counts"]),
     )
     clients: dict[int, ClientState] = {}

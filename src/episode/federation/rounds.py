@@ -178,7 +178,8 @@ class Rounds:
             local_steps=self.plan.local_steps,
             measure_every=self.plan.measure_every,
         )
-        server.x = reply.vectors["x"]  # line 13
+        # Line 13, unless the algorithm has another server step; always a new tensor.
+        server.x = algorithm.server.step(server.x, reply.vectors["x"], server.outer)
         if reply.buffers is not None:
             server.buffers = reply.buffers
         if server.memory is not None:

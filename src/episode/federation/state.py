@@ -61,6 +61,8 @@ class ServerState:
     """Mean over all N of the clients' memories, `[d]` (Remembered)."""
     velocity: Tensor | None = None
     """The server's momentum, `[d]` (Synchronous)."""
+    outer: dict[str, Tensor] = field(default_factory=dict)
+    """What the server step keeps from round to round, such as its momentum, by name."""
     counts: Counts = field(default_factory=Counts)
 
 

@@ -9,7 +9,7 @@ warning says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from episode.arguments import number, positive, whole_number
 from episode.core.algorithm import Algorithm
+from episode.core.server_step import ServerMean, ServerStep
 from episode.core.vectors import Scalar, add_, copy_, descend_, dot, norm
 from episode.errors import EpisodeError
 from episode.federation.corrections import (
@@ -26,6 +27,7 @@ from episode.federation.corrections import (
     new_memory,
     write_shift,
 )
+from episode.optim.held import Blocks, HoldingOptimizer
 from episode.optim.peers import Peers
 from episode.optim.settings import (
     algorithm_of,
@@ -35,10 +37,8 @@ from episode.optim.settings import (
     length_of_clipped_steps,
 )
 
-Blocks = list[Tensor]
 
-
-class FederatedSGD(torch.optim.Optimizer):
+class FederatedSGD(HoldingOptimizer):
     """Local SGD with EPISODE's corrections and clipping, or those of any other algorithm.
 
     All processes start from the first one's parameters and must step equally often. Do not wrap the
@@ -55,6 +55,9 @@ class FederatedSGD(torch.optim.Optimizer):
         momentum: Momentum of each process, kept across rounds.
         weight_decay: Factor of the parameters that is added to each gradient.
         nesterov: Whether to use Nesterov's momentum.
+        outer: What is done with the mean of the processes' models after each round: a `ServerStep`,
+            or its name, such as "adam". By default what the algorithm says, which is mostly to take
+            the mean.
         buffers: Buffers that are averaged with the model, such as `model.buffers()`, each in its
             own type; integer buffers are left alone.
         process_group: The processes that train together; by default all of them.
@@ -85,12 +88,13 @@ class FederatedSGD(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
+        outer: ServerStep | str | Mapping[str, Any] | None = None,
         buffers: Iterable[Tensor] = (),
         process_group: Any = None,
     ) -> None:
         lr = positive("lr", lr)
         self.local_steps = whole_number("local_steps", local_steps, least=1)
-        self.algorithm = algorithm_of(algorithm, momentum, nesterov)
+        self.algorithm = algorithm_of(algorithm, momentum, nesterov, outer)
         gamma = length_of_clipped_steps(gamma, lr, self.algorithm)
         self._peers = Peers(process_group)
         self._peers.warn_if_alone()
@@ -185,6 +189,8 @@ class FederatedSGD(torch.optim.Optimizer):
 
     def _begin_round(self, gradient: Blocks, probe: Callable[[], Any] | None) -> None:
         correction = self.algorithm.correction
+        if self.algorithm.server != ServerMean():
+            self._hold("start", [x.clone() for x in self._x])
         if not correction.has_global:
             return
         if correction.probes:
@@ -224,6 +230,12 @@ class FederatedSGD(torch.optim.Optimizer):
         if change:
             mean = mean_memory(self._held("mean_memory"), means[len(parts) :])
             self._hold("mean_memory", mean)
+        if self.algorithm.server != ServerMean():
+            for p in self._parameters:
+                held = self.state[p]
+                start, outer = held.pop("start"), held.setdefault("outer", {})
+                if p.requires_grad:
+                    p.copy_(self.algorithm.server.step(start, p.detach(), outer))
 
     def _step_together(self, gradient: Blocks) -> None:
         """Take one step of all processes along the mean gradient."""
@@ -282,39 +294,3 @@ class FederatedSGD(torch.optim.Optimizer):
         for p, grad in zip(self._parameters, own, strict=True):
             p.grad = grad
         return gradient
-
-    @property
-    def _parameters(self) -> Blocks:
-        return [p for group in self.param_groups for p in group["params"] if self._trains(p)]
-
-    @property
-    def _x(self) -> Blocks:
-        return [p.detach() for p in self._parameters]
-
-    def _trains(self, p: Tensor) -> bool:
-        """Whether the parameter is trained: it was not frozen when it was added."""
-        return bool(self.state[p].setdefault("trains", p.requires_grad))
-
-    @property
-    def _taken(self) -> int:
-        return int(self.param_groups[0]["steps_taken"])
-
-    def _set(self, name: str, value: Any) -> None:
-        for group in self.param_groups:
-            group[name] = value
-
-    def _hold(self, name: str, blocks: Iterable[Tensor]) -> None:
-        for p, block in zip(self._parameters, blocks, strict=True):
-            self.state[p][name] = block
-
-    def _held(self, name: str) -> Blocks:
-        return [self.state[p][name] for p in self._parameters]
-
-    def _name(self, parameter: Tensor) -> str:
-        """Return the parameter's name or, if it has none, its place."""
-        for g, group in enumerate(self.param_groups):
-            for k, p in enumerate(group["params"]):
-                if p is parameter:
-                    place = f"Parameter {k} of group {g}, {list(p.shape)},"
-                    return str(group["param_names"][k]) if "param_names" in group else place
-        raise AssertionError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -11,16 +12,26 @@ from torch import Tensor
 from episode.arguments import number, positive, shown
 from episode.core.algorithm import Algorithm
 from episode.core.clipping import Unclipped
+from episode.core.server_step import SERVER_STEPS, ServerStep
 from episode.core.vectors import as_real
 from episode.errors import EpisodeError
 
 
-def algorithm_of(algorithm: str | Algorithm, momentum: float, nesterov: bool) -> Algorithm:
-    """Return the algorithm, with this momentum if it is given by name.
+def algorithm_of(
+    algorithm: str | Algorithm,
+    momentum: float,
+    nesterov: bool,
+    outer: ServerStep | str | Mapping[str, Any] | None = None,
+) -> Algorithm:
+    """Return the algorithm, with this momentum if it is given by name, and with this outer step.
 
     Raises:
         EpisodeError: There is no such algorithm, or it has what the optimizer cannot follow.
     """
+    if outer is not None:
+        named = isinstance(outer, (str, Mapping))
+        step: Any = SERVER_STEPS.build(outer, "outer") if named else outer
+        return replace(algorithm_of(algorithm, momentum, nesterov), server=step)
     if isinstance(algorithm, str):
         return Algorithm.named(algorithm, momentum=momentum, nesterov=nesterov)
     algorithm = Algorithm.named(algorithm)

@@ -25,10 +25,15 @@ STYLES: dict[str, tuple[str, str]] = {
     "scaffold": ("#D55E00", "-."),
     "scaffold_clipped": ("#CC79A7", "-"),
     "fedavg": ("#009E73", "-."),
+    "fedavgm": ("#009E73", "-"),
+    "fedadam": ("#117733", "--"),
+    "fedyogi": ("#117733", ":"),
+    "fedadagrad": ("#117733", "-."),
+    "episode_nesterov": ("#332288", "-"),
 }
 """Colour and line style of each algorithm, the same in all figures.
 
-The colours are those of Okabe and Ito, and one of Tol's: colour-blind readers can tell them
+The colours are those of Okabe and Ito, and three of Tol's: colour-blind readers can tell them
 apart."""
 OTHER = ("#777777", "-")
 """Colour and line style of any other algorithm."""

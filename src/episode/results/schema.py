@@ -96,6 +96,7 @@ CONFIG: Schema = {
     "algorithm.correction": optional(PIECE),
     "algorithm.clipping": optional(PIECE),
     "algorithm.descent": optional(PIECE),
+    "algorithm.server": optional(PIECE),
     "seed": WHOLE,
     "schedule": TABLE,
     "budget": TABLE,

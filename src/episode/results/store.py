@@ -93,8 +93,7 @@ def algorithm_name(config: Mapping[str, Any]) -> str:
     algorithm = config.get("algorithm", {})
     if name := algorithm.get("name"):
         return str(name).rpartition(":")[2]
-    pieces = [algorithm.get(k, "full") for k in ("correction", "clipping", "trust")]
-    return cell_name(*(str(p["name"] if isinstance(p, Mapping) else p) for p in pieces))
+    return cell_name(algorithm)
 
 
 def read_run(folder: Path) -> StoredRun:

@@ -73,8 +73,7 @@ class AlgorithmSection(BaseModel):
         """The algorithm's name, or those of its correction and clipping, without their files."""
         if self.name:
             return self.name.rpartition(":")[2]
-        algorithm = self.build()
-        return cell_name(algorithm.correction.name, algorithm.clipping.name, algorithm.trust.name)
+        return cell_name(self.build().to_dict())
 
 
 SECTIONS: dict[str, type] = {

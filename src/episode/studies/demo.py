@@ -1,4 +1,4 @@
-"""`episode demo`: every algorithm at its own best setting, and all at a shared one."""
+"""`episode demo`: every algorithm of the grid at its own best setting, and all at a shared one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ BEST: dict[str, Setting] = {
     "episode_trust": (0.5, 1.0),
     "parallel_sgd": (0.7, 1.0),
 }
-"""The best of twelve settings for each algorithm, on the validation split with seed 0.
+"""The algorithms of the demo: correction x clipping, with a server that takes the mean.
+
+For each, the best of twelve settings, on the validation split with seed 0.
 
 `python examples/fair_tables.py digits` finds them; see docs/results.md."""
 EMPHASISED = ("fedavg", "celgc", "naive_parallel_clip", "episode", "episode_trust")
@@ -96,7 +98,7 @@ def run_demo(
         stop: Asked after every round; once it is true, the runs are saved.
 
     Returns:
-        The runs of each algorithm, in the order of the table of algorithms.
+        The runs of each algorithm, in the order of `BEST`.
 
     Raises:
         EpisodeError: A run failed.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from episode.core import Algorithm
+import torch
+from torch import Tensor
+
+from episode.core import Algorithm, ServerStep
 from episode.federation.sampling import Cohorts
 from episode.testing import plain
 from episode.testing.problems import MakeEngine, QuadraticProblem, distance, play
@@ -68,6 +71,7 @@ def plain_path(algorithm: Algorithm, setting: plain.Setting) -> Sequence[plain.V
     correction, clipping = algorithm.correction, algorithm.clipping
     rule: Any = plain.RULES.get(type(clipping), clipping.step_size)
     trust: Any = plain.TRUSTS.get(type(algorithm.trust), algorithm.trust.weight)
+    setting = replace(setting, server=plain_server(algorithm.server))
     if not correction.steps_locally:
         return plain.synchronous(setting, rule)
     if correction.probes:
@@ -75,3 +79,15 @@ def plain_path(algorithm: Algorithm, setting: plain.Setting) -> Sequence[plain.V
     if correction.remembers:
         return plain.remembered(setting, rule, trust, probe_first=clipping.needs_global)
     return plain.uncorrected(setting, rule)
+
+
+def plain_server(server: ServerStep) -> plain.Server:
+    """Return the plain server step; one of your own is asked for its `step`."""
+    if make := plain.SERVERS.get(type(server)):
+        return make(**asdict(server))
+    held: dict[str, Tensor] = {}
+
+    def step(x: plain.Vector, mean: plain.Vector) -> plain.Vector:
+        return server.step(torch.from_numpy(x), torch.from_numpy(mean), held).numpy()
+
+    return step

@@ -29,8 +29,8 @@ def check_algorithm(algorithm: Algorithm, make_engine: MakeEngine = in_this_proc
     """Check that an algorithm can be stored, repeated and resumed, and follows its plain program.
 
     The plain program is written independently of the engines. It is chosen by the properties of
-    the correction; a clipping of your own is asked for its `step_size`, and a trust for
-    its `weight`, on plain numbers. An
+    the correction; a clipping of your own is asked for its `step_size`, a trust for its `weight`
+    and a server step for its `step`, on plain numbers. An
     algorithm with momentum or weight decay has no plain program.
 
     Args:
@@ -109,7 +109,8 @@ def _algorithm_checks(algorithm: Algorithm, make_engine: MakeEngine) -> Iterator
     yield Check(f"{name}, repeated, differs by", distance(first.path, second.path), 0.0)
     yield _resumes(name, algorithm, make_engine)
     cell = algorithm.correction, algorithm.clipping
-    if algorithm == Algorithm(*cell, trust=algorithm.trust, reuse_probe=algorithm.reuse_probe):
+    own = {name: getattr(algorithm, name) for name in ("trust", "server", "reuse_probe")}
+    if algorithm == Algorithm(*cell, **own):
         yield against_plain(name, algorithm, problem, make_engine)
     if algorithm.correction.has_global and algorithm.weighting == "uniform":
         yield _fixed_point_of(name, algorithm, make_engine)

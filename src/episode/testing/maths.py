@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -43,10 +43,13 @@ def verify(make_engine: MakeEngine = in_this_process) -> Iterator[Check]:
         yield from checks(make_engine)
 
 
-def fixed_points(make_engine: MakeEngine) -> Iterator[Check]:
+def fixed_points(
+    make_engine: MakeEngine, names: Iterable[str] = tuple(ALGORITHMS)
+) -> Iterator[Check]:
     """If clients disagree, corrected algorithms still find the minimum; the others stall."""
     problem = QuadraticProblem.heterogeneous()
-    for name, algorithm in ALGORITHMS.items():
+    for name in names:
+        algorithm = ALGORITHMS[name]
         norm = problem.gradient_norm(play(problem, algorithm, 100, make_engine).server.x)
         if algorithm.correction.has_global:
             yield Check(f"{name} ends at a minimum, its gradient norm", norm, 1e-5)
@@ -54,11 +57,13 @@ def fixed_points(make_engine: MakeEngine) -> Iterator[Check]:
             yield Check(f"{name} stalls, its gradient norm", norm, 1e-2, at_least=True)
 
 
-def trajectories(make_engine: MakeEngine) -> Iterator[Check]:
+def trajectories(
+    make_engine: MakeEngine, names: Iterable[str] = tuple(ALGORITHMS)
+) -> Iterator[Check]:
     """Every algorithm takes the same path as its plain program, noise and all."""
     problem = QuadraticProblem.heterogeneous(noise=1.0)
-    for name, algorithm in ALGORITHMS.items():
-        yield against_plain(name, algorithm, problem, make_engine)
+    for name in names:
+        yield against_plain(name, ALGORITHMS[name], problem, make_engine)
 
 
 def limits(make_engine: MakeEngine) -> Iterator[Check]:
@@ -73,6 +78,10 @@ def limits(make_engine: MakeEngine) -> Iterator[Check]:
     ):
         paths = [play(problem, ALGORITHMS[n], 20, make_engine).path for n in (name, limit)]
         yield Check(f"{name} with γ → ∞ is {limit}, to", distance(*paths), EXACT)
+    for name in ("fedavg", "episode"):
+        rows = (ALGORITHMS[name], Algorithm.named(name, server="sgd"))
+        paths = [play(problem, row, 20, make_engine).path for row in rows]
+        yield Check(f"{name} with a server step of rate 1 is {name}, to", distance(*paths), 0.0)
 
 
 def one_step_rounds(make_engine: MakeEngine) -> Iterator[Check]:

@@ -8,13 +8,27 @@ unless `cohorts` names each round's clients. Every program returns x̄_0, …, x
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from episode.core import Episodic, FullTrust, Guarded, MeasuredTrust, PerStep, Unclipped
+from episode.core import (
+    Episodic,
+    FullTrust,
+    Guarded,
+    MeasuredTrust,
+    PerStep,
+    ServerAdagrad,
+    ServerAdam,
+    ServerAdamW,
+    ServerMean,
+    ServerSGD,
+    ServerYogi,
+    Unclipped,
+)
 
 Vector = npt.NDArray[np.float64]
 Gradient = Callable[[int, Vector, str, int], Vector]
@@ -23,6 +37,8 @@ Trust = Callable[[float, float], float]
 """λ, from ⟨∇F_i(x; ξ), D⟩ and ‖D‖², where D = G_i - G."""
 Rule = Callable[[float, float, float, float], float]
 """The step size that ‖g‖, ‖G‖ (NaN if there is no G), η and γ lead to."""
+Server = Callable[[Vector, Vector], Vector]
+"""x̄_{r+1}, from x̄_r and the mean of the clients' models."""
 
 EPS = 1e-10
 RULES: dict[type, Rule] = {
@@ -53,6 +69,7 @@ class Setting:
     eta: float
     gamma: float
     cohorts: Sequence[Sequence[int]] | None = None
+    server: Server = lambda x, mean: mean
 
     def cohort(self, r: int) -> Sequence[int]:
         return range(self.clients) if self.cohorts is None else self.cohorts[r]
@@ -94,7 +111,7 @@ def resampled(s: Setting, rule: Rule, trust: Trust, reuse_probe: bool = False) -
                 g = believed(s.gradient(i, x, "local", r * s.local_steps + t), G_i[i], G, trust)
                 x = step(x, G if t == 0 and reuse_probe else g, G, s, rule)
             ends.append(x)
-        path.append(mean(ends))
+        path.append(s.server(path[-1], mean(ends)))
     return path
 
 
@@ -109,7 +126,7 @@ def uncorrected(s: Setting, rule: Rule) -> list[Vector]:
                 g = s.gradient(i, x, "local", r * s.local_steps + t)
                 x = step(x, g, None, s, rule)
             ends.append(x)
-        path.append(mean(ends))
+        path.append(s.server(path[-1], mean(ends)))
     return path
 
 
@@ -132,7 +149,7 @@ def remembered(s: Setting, rule: Rule, trust: Trust, probe_first: bool) -> list[
                 x = step(x, believed(raw, c_i[i], c, trust), c, s, rule)
             ends.append(x)
             c_i[i] = mean(gradients)
-        path.append(mean(ends))
+        path.append(s.server(path[-1], mean(ends)))
     return path
 
 
@@ -144,3 +161,77 @@ def synchronous(s: Setting, rule: Rule) -> list[Vector]:
         G = mean([s.gradient(i, path[-1], "probe", r) for i in cohort])
         path.append(step(path[-1], G, G, s, rule))
     return path
+
+
+def server_sgd(rate: float, momentum: float, nesterov: bool) -> Server:
+    """FedAvgM, and DiLoCo's outer step."""
+    v: Any = 0.0
+
+    def step(x: Vector, mean: Vector) -> Vector:
+        nonlocal v
+        pseudo_gradient = x - mean
+        v = momentum * v + pseudo_gradient
+        return np.asarray(x - rate * (pseudo_gradient + momentum * v if nesterov else v))
+
+    return step
+
+
+def fed_opt(second: Callable[[Vector, Vector], Vector], given: Mapping[str, float]) -> Server:
+    """FedAdam, FedYogi and FedAdagrad (Reddi et al. 2021, Algorithm 2)."""
+    rate, beta1, tau = given["rate"], given["beta1"], given["tau"]
+    m: Any = 0.0
+    v: Any = given["start"] * tau**2
+
+    def step(x: Vector, mean: Vector) -> Vector:
+        nonlocal m, v
+        delta = mean - x
+        m = beta1 * m + (1 - beta1) * delta
+        v = second(v, delta**2)
+        return np.asarray(x + rate * m / (np.sqrt(v) + tau))
+
+    return step
+
+
+def server_adam(beta2: float, **given: float) -> Server:
+    """FedAdam."""
+    return fed_opt(lambda v, square: beta2 * v + (1 - beta2) * square, given)
+
+
+def server_yogi(beta2: float, **given: float) -> Server:
+    """FedYogi."""
+    return fed_opt(lambda v, square: v - (1 - beta2) * square * np.sign(v - square), given)
+
+
+def server_adagrad(**given: float) -> Server:
+    """FedAdagrad."""
+    return fed_opt(lambda v, square: v + square, given)
+
+
+def server_adamw(
+    rate: float, beta1: float, beta2: float, eps: float, weight_decay: float
+) -> Server:
+    """AdamW, with bias correction and decoupled decay."""
+    m: Any = 0.0
+    v: Any = 0.0
+    t = 0
+
+    def step(x: Vector, mean: Vector) -> Vector:
+        nonlocal m, v, t
+        t += 1
+        m = beta1 * m + (1 - beta1) * (x - mean)
+        v = beta2 * v + (1 - beta2) * (x - mean) ** 2
+        m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
+        return np.asarray(x - rate * weight_decay * x - rate * m_hat / (np.sqrt(v_hat) + eps))
+
+    return step
+
+
+SERVERS: dict[type, Callable[..., Server]] = {
+    ServerMean: lambda: lambda x, mean: mean,
+    ServerSGD: server_sgd,
+    ServerAdam: server_adam,
+    ServerYogi: server_yogi,
+    ServerAdagrad: server_adagrad,
+    ServerAdamW: server_adamw,
+}
+"""The built-in server steps, which are their keys only, made from their fields."""

@@ -22,8 +22,8 @@ from episode.tasks.neural import NeuralTask
 from episode.testing import check_engine
 
 CLIENTS, STEPS, ROUNDS = 5, 3, 4
-COLLECTIVES = {"episode": 2, "episode_unclipped": 2, "episode_guarded": 2, "episode_trust": 2}
-"""A round; all others make one."""
+COLLECTIVES = {name: 1 + (a.correction.name == "resampled") for name, a in ALGORITHMS.items()}
+"""Of a round."""
 
 
 def task(dtype: torch.dtype) -> NeuralTask:
@@ -59,7 +59,7 @@ def compare(cluster: Cluster, name: str, dtype: torch.dtype, **options: Any) -> 
     got, ours = played(Distributed(problem, algorithm, cluster, 1), problem, plan)
     collectives = cluster.traffic.collectives - before[0]
     first = 1 if name == "episode_plus_plus" else 0
-    assert collectives == first + plan.rounds_to_play * COLLECTIVES.get(name, 1), (
+    assert collectives == first + plan.rounds_to_play * COLLECTIVES[name], (
         name,
         collectives,
     )
