@@ -26,6 +26,7 @@ from transformers import BatchEncoding
 import episode
 from episode import EpisodeError
 from episode.core.vectors import blocks_of
+from episode.diagnosis.options import DiagnosisOptions
 from episode.federation.protocols import Draw
 from episode.tasks.neural import NeuralTask
 
@@ -171,3 +172,16 @@ def test_rotary_frequencies_stay_as_they_were() -> None:
     for name, buffer in start.named_buffers():
         assert torch.equal(dict(model.named_buffers())[name], buffer)
     assert run.history[-1]["loss"] < run.history[0]["loss"]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_diagnosis_says_which_attention_has_no_second_derivative_and_goes_on(
+    attention: str,
+) -> None:
+    model = with_lora(bert(attn_implementation=attention, attention_probs_dropout_prob=0.0))
+    options = DiagnosisOptions(steps=2, points=3, local_steps=2, rehearsal=4, iterations=3)
+    found = episode.diagnose(model, SILOS, loss, collate=collator(), batch_size=8, options=options)
+    sentence = "ScaledDotProductFlashAttentionForCpu has no second derivative in torch: build"
+    assert (sentence in str(found)) == (attention == "sdpa")
+    assert bool(found.points[0].hessian) == (attention == "eager")
+    assert found.verdict.eta > 0

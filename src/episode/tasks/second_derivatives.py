@@ -13,6 +13,8 @@ from episode.errors import NotTwiceDifferentiableError
 
 KINKED = ("Relu", "Abs", "Max", "Min", "Amax", "Amin", "Clamp", "Threshold", "Hard", "Margin")
 """Parts of torch's names for operations that have no second derivative everywhere."""
+ATTENTION = "ScaledDotProduct"
+"""How torch's names of fused attention begin; those of attention in single operations do not."""
 SMOOTH = ("LogSoftmax", "MaxUnpool")
 """Names that contain one of these parts, and are smooth."""
 
@@ -37,6 +39,11 @@ def hessian_product(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Callabl
             return torch.zeros_like  # the loss is linear
         _product(gradient, parameters, torch.zeros_like(gradient))
     except (RuntimeError, NotImplementedError) as error:
+        if fused := [name for name in names_of(loss) if name.startswith(ATTENTION)]:
+            raise NotTwiceDifferentiableError(
+                f"The attention {', '.join(fused)} has no second derivative in torch: build "
+                "a transformer with attn_implementation='eager' to measure its Hessian."
+            ) from None
         reason = str(error).splitlines()[0][:100].rstrip(".")
         raise NotTwiceDifferentiableError(
             f"The loss is not twice differentiable by torch ({reason})."
@@ -46,9 +53,14 @@ def hessian_product(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Callabl
 
 def kinks(loss: Tensor) -> list[str]:
     """Return torch's names of the operations in a loss that are not twice differentiable."""
-    names = {node.name().removesuffix("0").removesuffix("Backward") for node in operations(loss)}
-    kinked = {name for name in names if any(k in name for k in KINKED)}
-    return sorted(name for name in kinked if not any(k in name for k in SMOOTH))
+    kinked = [name for name in names_of(loss) if any(k in name for k in KINKED)]
+    return [name for name in kinked if not any(k in name for k in SMOOTH)]
+
+
+def names_of(loss: Tensor) -> list[str]:
+    """Return torch's names of all operations in a loss, in alphabetical order."""
+    nodes = operations(loss)
+    return sorted({node.name().removesuffix("0").removesuffix("Backward") for node in nodes})
 
 
 def operations(loss: Tensor) -> set[Any]:
