@@ -32,6 +32,25 @@ def test_the_optimizer_example_learns() -> None:
 
 
 @pytest.mark.long
+def test_the_trainer_and_accelerate_give_the_numbers_of_fit(tmp_path: Path) -> None:
+    ended = torchrun(2, [str(PROGRAMS / "trainer_numbers.py"), str(tmp_path)])
+    assert ended.code == 0, ended.output
+    found = re.findall(r"(accelerate|trainer): error (\S+), same True", ended.output)
+    assert [name for name, _ in found] == ["accelerate", "trainer"]
+    assert all(float(error) < 1e-5 for _, error in found)
+    assert ended.output.count("would clip each gradient before the optimizer corrects it: set") == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["trainer_silos", "accelerate_silos"])
+def test_the_examples_of_hugging_face_learn(name: str) -> None:
+    ended = torchrun(2, [str(ROOT / "examples" / f"{name}.py")])
+    assert ended.code == 0, ended.output
+    (correct,) = re.findall(r"([\d.]+)% of all silos' examples are correct", ended.output)
+    assert float(correct) > 70
+
+
+@pytest.mark.long
 def test_the_engine_example_runs(tmp_path: Path) -> None:
     command = ["-m", "episode", "run", str(ROOT / "examples" / "digits.toml")]
     command += ["--set", "budget.rounds=3", "--folder", str(tmp_path / "run")]
