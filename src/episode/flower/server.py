@@ -197,6 +197,7 @@ class FlowerEngine(Engine):
                     self.attendance.leave_out(client, reason, ask.round)
                     continue
                 answers[client] = answer
+                self.sites.believe(client)
                 self._tag_at_node[self._node(client)] = answer.tag
                 self.attendance.absent.pop(client, None)
             if not due:

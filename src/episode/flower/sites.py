@@ -104,6 +104,8 @@ class Sites:
     """The nodes that were last seen, with their identities."""
     _replacements: dict[int, Introduction] = field(default_factory=dict)
     """Nodes with the number of a site that still seems connected; it may have been restarted."""
+    _rivals: dict[int, Introduction] = field(default_factory=dict)
+    """Nodes that claimed a site's number before the first round, when it belonged to nobody yet."""
     _refused: dict[int, Failure] = field(default_factory=dict)
     """Nodes that were refused at the start, and why."""
     _number_is_given: bool = False
@@ -149,7 +151,8 @@ class Sites:
         self._nodes = nodes_of(self.grid)
         nodes = self._nodes.keys()
         if again:
-            answered = (*self.known.values(), *self._replacements.values())
+            kept = (self.known, self._replacements, self._rivals)
+            answered = [site for sites in kept for site in sites.values()]
             self._greeted &= {i.node for i in answered}
         self._greeted &= nodes
         new = nodes - self._greeted
@@ -173,9 +176,10 @@ class Sites:
         """
         self._nodes = nodes_of(self.grid)
         self._greeted &= self._nodes.keys()
-        for client, site in list(self._replacements.items()):
+        for client, site in (*self._replacements.items(), *self._rivals.items()):
             if client in silent or self.known[client].node not in self._nodes:
-                del self._replacements[client]
+                self._replacements.pop(client, None)
+                self._rivals.pop(client, None)
                 if site.node in self._nodes:
                     self._take_in(site)
                     log(INFO, "Site %d is now node %d", client, site.node)
@@ -185,11 +189,17 @@ class Sites:
         self, contents: Mapping[int, RecordDict], kind: str, round: int, seconds: float
     ) -> dict[int, Outcome]:
         """Send one message to each of these clients; return each one's reply or failure."""
+        if 0 <= self.round < round:  # whoever took part in the first round keeps its number
+            self._rivals.clear()
         self.round = round
         nodes = {client: self.known[client].node for client in contents}
         sent = {nodes[client]: content for client, content in contents.items()}
         replies = exchange(self.grid, sent, kind, seconds, str(round))
         return {client: replies[node] for client, node in nodes.items()}
+
+    def believe(self, client: int) -> None:
+        """Let a site keep its number for good: its reply was good, so no rival takes its place."""
+        self._rivals.pop(client, None)
 
     def identity_of(self, client: int) -> str:
         """Return what identifies a site's node: the hash of its key, if it has one."""
@@ -286,8 +296,9 @@ class Sites:
                 continue
             if client not in self.known:
                 self.known[client] = site
-            elif self.limits.allow_takeover:
-                self._replacements[client] = site
+            else:
+                kept = self._replacements if self.limits.allow_takeover else self._rivals
+                kept[client] = site
         self.agreement = agreement
         for site in self.known.values():
             self._take_in(site)

@@ -234,9 +234,7 @@ class RunFolder:
         if task is not None and model is not None:
             tensors = {name: t for name, t in model.items() if isinstance(t, Tensor)}
             copies = {name: _storable(t) for name, t in tensors.items()}
-            self.check()
-            if (self.path / store.MODEL).is_dir():
-                raise damaged(self.path / store.MODEL, "it is a folder")
+            self._check_place(store.MODEL)
             frozen = task.frozen_checksum
             metadata = {FROZEN: frozen} if frozen else None
             write_tensors(self.path / store.MODEL, copies, metadata)
@@ -272,8 +270,14 @@ class RunFolder:
                 f"choose another folder, or remove this one{hint(differing)}."
             )
 
-    def _write(self, name: str, text: str) -> None:
+    def _check_place(self, name: str) -> None:
+        """Raise an error if the folder is not this run's any more, or has a folder of this name."""
         self.check()
+        if (self.path / name).is_dir():
+            raise damaged(self.path / name, "it is a folder")
+
+    def _write(self, name: str, text: str) -> None:
+        self._check_place(name)
         write_whole(self.path / name, text.encode(), only_writer=True)  # we hold the lock
 
 
