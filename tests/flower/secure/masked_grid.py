@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ import episode
 from episode.core.algorithm import Algorithm
 from episode.federation.sampling import Cohorts
 from episode.federation.worker import Worker
+from episode.flower.secure.messages import SECURE, SUM
 from federation import ROUNDS, SETTINGS, Ended, Net, app, data, loss, on_flower
 
 SITES = 4
@@ -55,8 +57,9 @@ def assert_close(a: dict[str, Tensor], b: dict[str, Tensor], bound: float = CLOS
 def step_of(message: Message) -> tuple[str, int]:
     """Return the step and the round of a masked message or of the reply to it."""
     records = message.content.config_records
-    if "episode.secure" in records:
-        return str(records["episode.secure"]["step"]), int(records["episode.ask"]["round"])  # type: ignore[arg-type]
+    if SECURE in records:
+        step: str = json.loads(str(records[SECURE][SUM]))["step"]
+        return step, int(records["episode.ask"]["round"])  # type: ignore[arg-type]
     return "", -1
 
 

@@ -210,6 +210,12 @@ def test_a_lying_server_is_refused_and_named_in_the_sites_log(
         ("leaves it out", {"chosen": lambda k: {1: k[0], 2: k[1], 3: k[2]}}, "not in the cohort"),
         ("has one key twice", {"chosen": lambda k: dict.fromkeys(k, k[0])}, "the same key"),
         ("mixes rounds", {"round": 7}, "does not have this round's probe"),
+        ("renames it", {"step": "probe"}, "asks for a local phase as a 'probe' step"),
+        ("invents a step", {"step": "sum"}, "asks for a local phase as a 'sum' step"),
+        ("counts otherwise", {"repeat": False, "chosen": first(3)}, "repeat is False, as in no"),
+        ("counts in floats", {"round": 1.0, "chosen": first(3)}, "round is 1.0, as in no run"),
+        ("renames the seed", {"seed": False, "chosen": first(3)}, "seed is False, as in no run"),
+        ("counts too far", {"round": 2**40, "chosen": first(3)}, "as in no run"),
         ("begins anew", {"session": "new", "chosen": first(3)}, "answered for another cohort"),
     ]
     for what, changes, reason in lies:
@@ -218,6 +224,16 @@ def test_a_lying_server_is_refused_and_named_in_the_sites_log(
         assert status != "done", what
         assert reason in said, (what, said)
         assert reason in log.text, what
+
+
+def test_a_probe_is_not_told_to_another_cohort_as_a_first_memory() -> None:
+    def smaller(keys: dict[int, Any]) -> dict[int, Any]:
+        return {client: keys[client] for client in (0, 1, 2)}
+
+    changes: dict[str, Any] = {"session": "new", "chosen": smaller}
+    status, said = Liar().ask(("probe", 1), step="memorise", memorise=True, **changes)
+    assert status == "needs batches", said
+    assert "was answered for another cohort" in said
 
 
 def test_keys_that_everybody_can_compute_with_are_refused() -> None:

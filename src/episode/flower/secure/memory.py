@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context
+from flwr.app import ArrayRecord, ConfigRecord, Context
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -62,7 +62,7 @@ class Memory:
         path = None if folder is None else folder / f"site-{client}.safetensors"
         memory = cls(context, path)
         if path is None:
-            record = context.state.config_records.get(SECURE, ConfigRecord())
+            record = memory._record()
             memory._read_answered(bytes(record.get(_ANSWERED, b"")))  # type: ignore[arg-type]
             memory.sketches = Sketches.read(bytes(record.get(_SKETCHES, b"")))  # type: ignore[arg-type]
             for name, arrays in context.state.array_records.items():
@@ -79,7 +79,7 @@ class Memory:
             RefusedError: The message is old, or of an old round.
             AnsweredError: The question was answered for another cohort.
         """
-        held = self.context.state.config_records.get(SECURE, ConfigRecord())
+        held = self._record()
         if held.get("session") == masked.session:
             number, last = int(held["number"]), int(held["round"])  # type: ignore[arg-type]
             if masked.number <= number:
@@ -108,7 +108,7 @@ class Memory:
         """
         # Equal values have equal sketches, which are shorter.
         content = words.tobytes() if sketch is None else sketch.numpy().tobytes()
-        values = hashlib.sha256(masked.step.encode() + content).digest()[:8]
+        values = hashlib.sha256(masked.kind.encode() + content).digest()[:8]
         self._refuse_other_cohort(values, masked, ask)
         about = masked.subject(ask), masked.members
         if sketch is not None:
@@ -128,18 +128,17 @@ class Memory:
 
     def take_key(self, public: bytes) -> bytes | None:
         """Return the private key of a public one and forget it; None if it is not here."""
-        record = dict(self.context.state.config_records.get(SECURE, ConfigRecord()))
+        record = self._record()
         if record.get("public") != public:
             return None
         private = record.pop("private")
         del record["public"]
-        self.context.state[SECURE] = ConfigRecord(record)
         assert isinstance(private, bytes)
         return private
 
-    def hold_point(self, tag: str, tensors: dict[str, Tensor | None]) -> None:
-        """Keep what the local steps of a round need from its probe."""
-        self.context.state[_POINT] = pack(tensors)
+    def hold_point(self, tag: str, anchor: Tensor, sent: ArrayRecord) -> None:
+        """Keep what the local steps of a round need from its probe: G_r^i, and what was sent."""
+        self.context.state[_POINT] = ArrayRecord({**sent, **pack({"anchor": anchor})})
         self.context.state[_POINT + ".tag"] = ConfigRecord({"tag": tag})
 
     def point(self, tag: str, dtype: torch.dtype) -> dict[str, Tensor] | None:
@@ -178,8 +177,13 @@ class Memory:
             self.context.state[_STATE + tag] = pack(state)
 
     def _update(self, **values: int | str | bytes) -> None:
-        record = dict(self.context.state.config_records.get(SECURE, ConfigRecord()))
-        self.context.state[SECURE] = ConfigRecord({**record, **values})
+        self._record().update(values)
+
+    def _record(self) -> ConfigRecord:
+        """Return what the SuperNode holds for this site, to be read and changed."""
+        if SECURE not in self.context.state:
+            self.context.state[SECURE] = ConfigRecord()
+        return self.context.state.config_records[SECURE]
 
     def _read_answered(self, blob: bytes) -> None:
         for start in range(0, len(blob), _ENTRY):

@@ -6,20 +6,28 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from io import BytesIO
+from typing import Any, Literal, get_args
 
-from flwr.app import ConfigRecord, RecordDict
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from episode.flower.checks import Rejected
 from episode.flower.messages import Ask
-from episode.flower.secure.keys import KeyShare
+from episode.flower.secure.fixed_point import HEAD, Words, buffer_of
+from episode.flower.secure.keys import KeyShare, RefusedError
 
 SECURE = "episode.secure"
+SUM = "sum"
 WORDS = "words"
 """Name of the array of a masked answer."""
 Step = Literal["scale", "memorise", "probe", "local", "evaluate"]
 """What is added up: sizes of values, first memories, gradients, models or evaluations."""
+_PHASES = {"scale": "probe", "memorise": "probe", "probe": "probe"}
+"""The phase of each step, where it has another name."""
 _LONGEST_SIGNER = 4000
+_MOST = 2**20
+"""Rounds, steps and repeats: the batches of no two repeats are the same (see `worker.REPEAT`)."""
 
 
 @dataclass(frozen=True)
@@ -43,52 +51,77 @@ class MaskedAsk:
     """The operator's limit on gradients; 0 for none."""
 
     def record(self) -> ConfigRecord:
-        """Return the record that a message carries."""
-        shares = self.cohort.values()
-        return ConfigRecord(
-            {
-                "session": self.session,
-                "number": self.number,
-                "step": self.step,
-                "repeat": self.repeat,
-                "clients": list(self.cohort),
-                "publics": [share.public for share in shares],
-                "signers": [share.signer for share in shares],
-                "signatures": [share.signature for share in shares],
-                "bits": json.dumps(dict(self.bits), sort_keys=True),
-                "total_weight": self.total_weight,
-                "max_norm": self.max_norm,
-            }
-        )
+        """Return the record that a message carries: one text, because Flower reads each value."""
+        shares = {client: vars(share).values() for client, share in self.cohort.items()}
+        listed = [[client, *(part.hex() for part in share)] for client, share in shares.items()]
+        return ConfigRecord({SUM: json.dumps({**vars(self), "cohort": listed})})
 
     @classmethod
     def of(cls, content: RecordDict) -> MaskedAsk:
         """Read the record of a message."""
-        values: dict[str, Any] = dict(content.config_records[SECURE])
-        lists = [values.pop(name) for name in ("clients", "publics", "signers", "signatures")]
-        if len({len(each) for each in lists}) != 1 or len(set(lists[0])) < len(lists[0]):
-            raise Rejected("named a cohort that makes no sense")
-        cohort = {client: KeyShare(*share) for client, *share in zip(*lists, strict=True)}
-        return cls(**{**values, "cohort": cohort, "bits": json.loads(values["bits"])})
+        values: dict[str, Any] = json.loads(str(content.config_records[SECURE][SUM]))
+        listed = values["cohort"]
+        cohort = {int(client): KeyShare(*map(bytes.fromhex, share)) for client, *share in listed}
+        if len(cohort) < len(listed):
+            raise Rejected("named a site twice in a cohort")
+        return cls(**{**values, "cohort": cohort})
+
+    def check(self, ask: Ask) -> None:
+        """Refuse a question that could be another one under a second name, and so be had twice.
+
+        Raises:
+            RefusedError: The step does not go with the phase, or a number is none of a run.
+        """
+        phase = _PHASES.get(self.step, self.step)
+        of_step = phase, self.step == "memorise"
+        if self.step not in get_args(Step) or of_step != (ask.phase, ask.memorise):
+            raise RefusedError(
+                f"The message asks for a {ask.phase} phase as a {self.step!r} step, which is not "
+                "one of this protocol's."
+            )
+        counts = {"round": ask.round, "repeat": self.repeat, "local_steps": ask.local_steps}
+        for name, value in {**counts, "seed": ask.seed}.items():
+            if type(value) is not int or (name in counts and not 0 <= value < _MOST):
+                raise RefusedError(f"The message's {name} is {value!r}, as in no run.")
 
     @property
     def members(self) -> bytes:
         """A short hash of who is in the sum."""
         return _hash(sorted(self.cohort))[:8]
 
+    @property
+    def kind(self) -> str:
+        """What is computed: first memories are the gradients of a probe."""
+        return "probe" if self.step == "memorise" else self.step
+
     def question(self, ask: Ask) -> bytes:
         """A short hash of what decides a site's values: not the point, which can be moved a bit."""
-        return _hash(["question", ask.seed, ask.round, self.step, self.repeat])[:8]
+        return _hash(["question", ask.seed, ask.round, self.kind, self.repeat])[:8]
 
     def subject(self, ask: Ask) -> bytes:
         """A short hash of what a site's values are about, whatever the batches."""
-        return _hash(["subject", ask.seed, ask.round, self.step])[:8]
+        return _hash(["subject", ask.seed, ask.round, self.kind])[:8]
 
     def context(self, run: int, ask: Ask) -> bytes:
         """What the masks of this exchange are for."""
         keys = {str(client): share.public.hex() for client, share in sorted(self.cohort.items())}
         about = [run, self.session, self.number, self.step, ask.round, self.repeat]
         return _hash([*about, keys, sorted(self.bits.items()), self.total_weight])
+
+
+def words_record(words: Words) -> ArrayRecord:
+    """Return the record of an answer: words of `new_words`, sent from where they are."""
+    start, data = BytesIO(), buffer_of(words)
+    about = {"descr": "<i8", "fortran_order": False, "shape": words.shape}
+    np.lib.format.write_array_header_1_0(start, about)
+    assert start.tell() == HEAD
+    data[:HEAD] = start.getvalue()
+    array = Array("int64", words.shape, "numpy.ndarray", b"")
+    # Flower only reads it, and a copy would cost as much as a mask.
+    array.data = data  # type: ignore[assignment]
+    record = ArrayRecord()
+    record[WORDS] = array
+    return record
 
 
 def share_label(share: KeyShare) -> dict[str, bytes]:

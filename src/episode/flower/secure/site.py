@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from functools import partial
 from logging import WARNING
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore import log
@@ -37,7 +37,7 @@ from episode.flower.secure.form import RangeError, segments_of, write_exponents,
 from episode.flower.secure.keys import KeyShare, RefusedError
 from episode.flower.secure.masks import add_masks
 from episode.flower.secure.memory import AnsweredError, Memory
-from episode.flower.secure.messages import WORDS, MaskedAsk, share_label
+from episode.flower.secure.messages import MaskedAsk, share_label, words_record
 from episode.flower.secure.rules import Rules
 from episode.flower.secure.sketches import sketch_of
 from episode.flower.serving import (
@@ -48,6 +48,8 @@ from episode.flower.serving import (
     site_of,
     worker_of,
 )
+
+_KEPT = ("anchor", "memory", "velocity")
 
 
 class CannotAnswer(Exception):  # noqa: N818 - the server asks again
@@ -94,8 +96,9 @@ def _answer(
         raise
     private, share = KeyShare.new(context.run_id, client, site.rules.node_key)
     site.memory.hold_key(private, share.public)
-    sent = {WORDS: torch.from_numpy(words.view("int64"))}
-    return labelled({**label, "status": "done", **share_label(share), **site.label}, sent)
+    content = labelled({**label, "status": "done", **share_label(share), **site.label})
+    content[ARRAYS] = words_record(words)
+    return content
 
 
 class _Answering:
@@ -126,6 +129,7 @@ class _Answering:
         context, masked, client = self._context, self.masked, self.client
         if client not in masked.cohort:
             raise RefusedError("This site is not in the cohort that it was asked to be part of.")
+        masked.check(self.ask)
         self.rules.check_cohort(context.run_id, client, masked.cohort)
         held = Memory(context, None)
         private = held.take_key(masked.cohort[client].public)
@@ -161,18 +165,19 @@ class _Answering:
         if self.masked.step == "evaluate":
             return self._evaluation(sent)
         state, given = self._start(sent)
-        before = ClientState(*(None if t is None else t.clone() for t in vars(state).values()))
+        before = ClientState(*(given.get(name) for name in _KEPT))
         reply = play(self.worker, self.client, state, self.ask, given, self.masked.repeat)
-        self._check(before, Answer(state, self.ask.tag, reply), given)
-        moved = "x" in reply.vectors
-        self._sketch = sketch_of(
-            reply.vectors["x"] - given["x"] if moved else reply.vectors["gradient"]
-        )
+        kept = replace(state, anchor=None)  # which is the reply's gradient
+        self._check(before, Answer(kept, self.ask.tag, reply), given)
+        moved = reply.vectors.get("x")
+        self._sketch = sketch_of(reply.vectors["gradient"] if moved is None else moved)
+        if moved is not None:
+            self._sketch -= sketch_of(given["x"])
         share = self.examples / self.masked.total_weight if self.masked.total_weight else 1.0
         buffers = buffers_of(given)
         form = segments_of(self.ask, self.worker.algorithm, self.masked.bits, given["x"], buffers)
         words = write_reply(reply, buffers, share, form, len(self.masked.cohort))
-        self._keep(state, given)
+        self._keep(state)
         return words
 
     def _sizes(self, sent: dict[str, Tensor]) -> Words:
@@ -213,8 +218,8 @@ class _Answering:
             held = {**held, **point}
         device = self.worker.objective.x.device
         given = {name: tensor.to(device) for name, tensor in {**held, **sent}.items()}
-        names = ("anchor", "memory", "velocity")
-        return ClientState(*(_copy(given.get(name)) for name in names)), given
+        state = ClientState(*(given.get(name) for name in _KEPT))
+        return replace(state, velocity=_copy(state.velocity)), given  # it is changed in place
 
     def _check(self, before: ClientState, answer: Answer, given: dict[str, Tensor]) -> None:
         """Check this site's own values as a server would check single replies."""
@@ -226,10 +231,9 @@ class _Answering:
             status = "failed" if rejected.not_finite is None else "not finite"
             raise CannotAnswer(status, f"it would have {rejected}") from None
 
-    def _keep(self, state: ClientState, given: dict[str, Tensor]) -> None:
+    def _keep(self, state: ClientState) -> None:
         if state.anchor is not None:
-            point = {name: given.get(name) for name in ("x", "floats", "integers")}
-            self.memory.hold_point(self._point_tag(), {"anchor": state.anchor, **point})
+            self.memory.hold_point(self._point_tag(), state.anchor, self._records[ARRAYS])
         elif self.masked.step != "probe":
             self.memory.hold_state(self.ask.expects, self.ask.tag, state.tensors())
 
