@@ -119,9 +119,9 @@ class Bounds:
         reply, after = answer.reply, answer.state
         vectors = {n: v for n, v in reply.vectors.items() if n != "change"} | after.tensors()
         for name, vector in vectors.items():
-            if not torch.isfinite(vector).all():
-                raise Rejected(f"sent a {name} that is not finite", answer)
             size = norm_of(vector)
+            if not (math.isfinite(size) or torch.isfinite(vector).all()):
+                raise Rejected(f"sent a {name} that is not finite", answer)
             if not size <= _largest(vector.dtype):
                 reason = f"sent a {name} of norm {size:.3g}, which is too large to compute with"
                 raise Rejected(reason, answer)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from flwr.app import Array, MetricRecord
 from torch import Tensor
@@ -51,7 +52,19 @@ def read_array(name: str, array: Array, shape: tuple[int, ...], dtype: torch.dty
         dtype: The type that it must have; bfloat16 travels as its bits, in int16.
     """
     stored = torch.int16 if dtype == torch.bfloat16 else dtype
-    kind = str(stored).removeprefix("torch.")
+    seen = view_array(name, array, shape, str(stored).removeprefix("torch."))
+    return torch.from_numpy(seen.copy()).view(dtype)
+
+
+def view_array(name: str, array: Array, shape: tuple[int, ...], kind: str) -> npt.NDArray[Any]:
+    """Return what an array holds, to be read only; reject one of another shape, type or format.
+
+    Args:
+        name: What the array is, for the reason.
+        array: What was sent.
+        shape: The shape that it must have.
+        kind: Numpy's name of the type that it must have.
+    """
     if array.dtype != kind or tuple(array.shape) != shape:
         raise Rejected(
             f"sent a {name} of {array.dtype} {list(array.shape)} instead of {kind} {list(shape)}"
@@ -65,13 +78,12 @@ def read_array(name: str, array: Array, shape: tuple[int, ...], dtype: torch.dty
         or array.data[10:start].rstrip() != header.encode()
     ):
         raise Rejected(f"sent a {name} that cannot be read: it is not in numpy's format")
-    size = math.prod(shape) * stored.itemsize
+    size = math.prod(shape) * wanted.itemsize
     if len(array.data) - start != size:
         raise Rejected(
             f"sent a {name} that cannot be read: {len(array.data) - start} bytes, not {size}"
         )
-    values = np.frombuffer(array.data, wanted, offset=start).reshape(shape).copy()
-    return torch.from_numpy(values).view(dtype)
+    return np.frombuffer(array.data, wanted, offset=start).reshape(shape)
 
 
 def read_metrics(

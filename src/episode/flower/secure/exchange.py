@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from episode.flower.checks import Rejected, check_label, read_array
+from episode.flower.checks import Rejected, check_label, view_array
 from episode.flower.exchange import Failure, Outcome
 from episode.flower.messages import ARRAYS, Ask, label_of
 from episode.flower.secure.fixed_point import Words
@@ -46,8 +45,9 @@ class Found:
 
     def total(self) -> Words:
         """Return the sum of the answers, in which masks have cancelled."""
-        total = np.zeros_like(next(iter(self.words.values())))
-        for words in self.words.values():
+        first, *others = self.words.values()
+        total = first.copy()
+        for words in others:
             total += words
         return total
 
@@ -141,4 +141,4 @@ def _words(outcome: Outcome, size: int | None) -> Words:
     shape = (size,) if size is not None else tuple(record[WORDS].shape)
     if len(shape) != 1 or shape[0] > _MOST_WORDS:
         raise Rejected(f"sent words of the shape {list(shape)}")
-    return read_array(WORDS, record[WORDS], shape, torch.int64).numpy().view(np.uint64)
+    return view_array(WORDS, record[WORDS], shape, "int64").view(np.uint64)

@@ -8,6 +8,7 @@ made of such numbers.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,27 @@ SUM_BITS = 61
 """The sum of a cohort is at most 2^61, so that most words are no honest sum."""
 HEADROOM = 24
 """Values may grow to 2^24 times the size that sites agreed on before the range is widened."""
+HEAD = 128
+"""Bytes that numpy writes before a vector."""
+_CHUNK = 1 << 14
+"""Values that are converted at a time: they stay in the processor's cache."""
 
 
 class OutOfRangeError(Exception):
     """A value cannot be sent: it is beyond the range of its fixed-point numbers."""
+
+
+def new_words(size: int) -> Words:
+    """Return words to be written, with room before them for the head of a message's array."""
+    return np.frombuffer(bytearray(HEAD + 8 * size), np.uint64, offset=HEAD)
+
+
+def buffer_of(words: Words) -> bytearray:
+    """Return what `new_words` has made its words from, head and all."""
+    view = words.base
+    assert isinstance(view, memoryview)
+    assert isinstance(view.obj, bytearray)
+    return view.obj
 
 
 def bits_for(exponent: int, sites: int) -> int:
@@ -51,14 +69,17 @@ def exponent_of(values: Tensor) -> int:
     return math.frexp(largest)[1] if largest else -1074
 
 
-def encode(values: Tensor, bits: int, sites: int, share: float = 1.0) -> Words:
+def encode(
+    values: Tensor, bits: int, sites: int, share: float = 1.0, out: Words | None = None
+) -> Words:
     """Return values as words; whole numbers are exact with 0 bits.
 
     Args:
-        values: Finite numbers.
+        values: Finite numbers, as a vector.
         bits: Binary places.
         sites: Number of sites in the sum.
         share: What values are multiplied by, if they are not whole numbers.
+        out: Where the words go; by default, to an array of their own.
 
     Raises:
         OutOfRangeError: A value is not finite, or beyond a site's share of the range.
@@ -68,21 +89,38 @@ def encode(values: Tensor, bits: int, sites: int, share: float = 1.0) -> Words:
         [6, -1]
     """
     limit = 2**SUM_BITS // sites
+    words = np.empty(len(values), np.uint64) if out is None else out
+    signed = words.view(np.int64)
     if values.is_floating_point():
         known = torch.promote_types(values.dtype, torch.float32)  # numpy has no bfloat16
         plain = values.detach().cpu().to(known).numpy()
-        scaled: npt.NDArray[np.float64] = np.multiply(plain, share * 2.0**bits, dtype=np.float64)
-        np.rint(scaled, out=scaled)
-        largest = max(float(scaled.max(initial=0.0)), -float(scaled.min(initial=0.0)))
+        largest = _round_into(signed, plain, share * 2.0**bits)
         if not largest <= limit:  # or NaN
             sizes = math.ldexp(largest, -bits), math.ldexp(limit, -bits)
             raise OutOfRangeError(f"{sizes[0]:.3g}, where ±{sizes[1]:.3g} can be sent")
-        return scaled.astype(np.int64).view(np.uint64)
-    whole = values.detach().cpu().to(torch.int64).numpy()
-    most = max(int(whole.max(initial=0)), -int(whole.min(initial=0)))
+        return words
+    signed[:] = values.detach().cpu().to(torch.int64).numpy()
+    most = max(int(signed.max(initial=0)), -int(signed.min(initial=0)))
     if most > limit:
         raise OutOfRangeError(f"{most}, where ±{limit} can be sent")
-    return whole.view(np.uint64)
+    return words
+
+
+def _round_into(
+    signed: npt.NDArray[np.int64], plain: npt.NDArray[np.floating[Any]], factor: float
+) -> float:
+    """Write round(v · factor) for each value; return the largest size, or NaN if one is NaN."""
+    scaled, largest = np.empty(min(_CHUNK, len(plain))), 0.0
+    for start in range(0, len(plain), _CHUNK):
+        part = plain[start : start + _CHUNK]
+        rounded = np.multiply(part, factor, out=scaled[: len(part)], dtype=np.float64)
+        np.rint(rounded, out=rounded)
+        sizes = float(rounded.max()), -float(rounded.min())
+        largest = float(np.max([largest, *sizes]))
+        if not largest < 2.0**63:  # no such integer: the rest does not matter
+            break
+        signed[start : start + len(part)] = rounded
+    return largest
 
 
 def decode(words: Words, bits: int) -> Tensor:

@@ -13,7 +13,7 @@ from episode.core.algorithm import Algorithm
 from episode.federation.protocols import Reply
 from episode.federation.state import Buffers
 from episode.flower.messages import Ask
-from episode.flower.secure.fixed_point import OutOfRangeError, Words, decode, encode
+from episode.flower.secure.fixed_point import OutOfRangeError, Words, decode, encode, new_words
 
 METRIC_BITS = 24
 METRIC_LIMIT = 2.0**26
@@ -91,13 +91,13 @@ def write_values(
     values: Mapping[str, Tensor], segments: Sequence[Segment], sites: int, share: float = 1.0
 ) -> Words:
     """Return values as the words of one answer, segment by segment; metrics have no weight."""
-    words = np.empty(sum(segment.size for segment in segments), np.uint64)
+    words = new_words(sum(segment.size for segment in segments))
     start = 0
     for segment in segments:
         weight = 1.0 if segment.name.startswith("metric ") else share
         stop = start + segment.size
         try:
-            words[start:stop] = encode(values[segment.name], segment.bits, sites, weight)
+            encode(values[segment.name], segment.bits, sites, weight, words[start:stop])
             start = stop
         except OutOfRangeError as error:
             kind = segment.name if segment.name in ("floats", "integers") else kind_of(segment.name)

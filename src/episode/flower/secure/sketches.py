@@ -27,9 +27,11 @@ def sketch_of(vector: Tensor) -> Tensor:
         >>> sketch_of(torch.ones(130)).tolist()[:3]
         [3.0, 3.0, 2.0]
     """
-    flat = vector.detach().cpu().double().reshape(-1)
-    padded = torch.nn.functional.pad(flat, (0, -len(flat) % _SIZE))
-    return padded.view(-1, _SIZE).sum(0)
+    flat = vector.detach().cpu().reshape(-1)
+    whole = len(flat) // _SIZE * _SIZE
+    sums = flat[:whole].view(-1, _SIZE).sum(0, dtype=torch.float64)
+    sums[: len(flat) - whole] += flat[whole:]
+    return sums
 
 
 @dataclass
