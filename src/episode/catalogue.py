@@ -66,6 +66,8 @@ ALGORITHM_SUMMARIES = {
     "fedavgm": "FedAvg with momentum on the server",
     "fedadam": "FedAvg with Adam on the server, which scales each parameter by its own changes",
     "fedyogi": "FedAvg with Yogi on the server: Adam whose scale falls more slowly",
+    "fedprox": "FedAvg whose clients are pulled back to the model that they were given",
+    "minibatch_clip": "one clipped step per round, along I batches of every client",
     "fedadagrad": "FedAvg with Adagrad on the server, whose steps become shorter and shorter",
     "episode_nesterov": "EPISODE-guarded with Nesterov's momentum on the server, as DiLoCo has it",
 }
@@ -87,6 +89,8 @@ CELLS: dict[tuple[str, ...], str] = {
     ("uncorrected", "unclipped", "momentum"): "fedavgm",
     ("uncorrected", "unclipped", "adam"): "fedadam",
     ("uncorrected", "unclipped", "yogi"): "fedyogi",
+    ("uncorrected", "unclipped", "proximal"): "fedprox",
+    ("synchronous", "per_step", "minibatch"): "minibatch_clip",
     ("uncorrected", "unclipped", "adagrad"): "fedadagrad",
     ("resampled", "guarded", "nesterov"): "episode_nesterov",
 }
@@ -96,15 +100,23 @@ CELLS: dict[tuple[str, ...], str] = {
 def cell_name(algorithm: Mapping[str, Any]) -> str:
     """Return the name of an algorithm, given as JSON values, or those of its pieces.
 
-    Pieces are named without their files. Full trust and a server that takes the mean are left out.
+    Pieces are named without their files. Those that are usual are left out.
     """
     names = [_name_of(algorithm.get(kind, usual)) for kind, usual in _PIECES.items()]
     pieces = tuple(n for n, usual in zip(names, _PIECES.values(), strict=True) if n != usual)
-    server = _server_name(algorithm.get("server", "mean"))
-    if server == "mean" or (*pieces, server) in CELLS:
-        pieces, server = (*pieces, server) if server != "mean" else pieces, ""
-    base = CELLS.get(pieces) or "-".join(piece.rpartition(":")[2] for piece in pieces)
-    return f"{base}-{server.rpartition(':')[2]}" if server else base
+    own = algorithm.get("descent", {})
+    whole = names[0] == "synchronous" and algorithm.get("probe_batches") == "local_steps"
+    pulled = algorithm.get("proximal") or (isinstance(own, Mapping) and own.get("proximal"))
+    extras = (
+        *([_name_of(own)] if own else []),
+        *(["proximal"] if pulled else []),
+        *(["minibatch"] if whole else []),
+        *([_server_name(algorithm["server"])] if "server" in algorithm else []),
+    )
+    if (*pieces, *extras) in CELLS:
+        return CELLS[*pieces, *extras]
+    base = [CELLS[pieces]] if pieces in CELLS else pieces
+    return "-".join(piece.rpartition(":")[2] for piece in (*base, *extras))
 
 
 def _name_of(piece: Any) -> str:

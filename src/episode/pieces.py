@@ -121,6 +121,7 @@ def read_fields(
 
 
 _WANTED = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a string"}
+_WANTED["int | str"] = "a whole number, or a name"
 _BOOLEANS = dict.fromkeys(("true", "yes", "on", "1"), True)
 _BOOLEANS |= dict.fromkeys(("false", "no", "off", "0"), False)
 
@@ -128,6 +129,11 @@ _BOOLEANS |= dict.fromkeys(("false", "no", "off", "0"), False)
 def _read(kind: str, value: Any) -> Any:
     if kind == "bool":
         return _BOOLEANS[str(value).lower()]
+    if kind == "int | str":
+        is_name = (
+            isinstance(value, str) and not value.strip().lstrip("+-").replace(".", "").isdigit()
+        )
+        return value if is_name else _read("int", value)
     if kind not in _WANTED or (kind == "str" and isinstance(value, str)):
         return tuple(value) if isinstance(value, list) else value
     if isinstance(value, bool) or (kind == "int" and not float(value).is_integer()):

@@ -58,6 +58,25 @@ def test_episode_is_sound_with_its_probe_options(options: dict[str, object]) -> 
     check_algorithm(Algorithm.named("episode", **options))
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("scaffold", {"probe_first": True}),
+        ("scaffold", {"probe_first": True, "probe_batches": "local_steps"}),
+        ("episode_plus_plus", {"probe_batches": "local_steps"}),
+        ("episode", {"probe_batches": "local_steps", "proximal": 0.3}),
+        ("scaffold_clipped", {"proximal": 0.3}),
+        ("episode_guarded", {"server": "adam"}),
+        ("celgc", {"server": "adamw"}),
+    ],
+    ids=str,
+)
+def test_options_of_other_papers_are_sound_in_every_row(
+    name: str, options: dict[str, object]
+) -> None:
+    check_algorithm(Algorithm.named(name, **options))
+
+
 @pytest.mark.parametrize("name", ["digits", "synthetic", "quadratics"])
 def test_every_task_without_files_is_sound(name: str) -> None:
     """Those with files: tests/unit/test_real_tasks.py."""

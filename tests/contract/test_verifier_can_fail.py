@@ -5,15 +5,17 @@ Each test plants one: four ways in which frameworks got SCAFFOLD wrong, and a fe
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from episode.core import ALGORITHMS, FedOpt, MeasuredTrust, ServerMean, ServerSGD, clipping
-from episode.core.vectors import dot
+from episode.core import Descent, FedOpt, MeasuredTrust, ServerSGD, clipping
+from episode.core.vectors import add_, difference, dot
 from episode.engines.simulation import Simulation
 from episode.federation import worker
 from episode.federation.corrections import new_memory
@@ -40,7 +42,8 @@ def assert_scaffold_is_caught(claims: list[str]) -> None:
     assert any("plain program" in c for c in about("scaffold", claims))
 
 
-GRID = [name for name, algorithm in ALGORITHMS.items() if algorithm.server == ServerMean()]
+GRID = json.loads((Path(__file__).parents[1] / "golden" / "trajectories.json").read_text())
+"""Correction x clipping, and nothing else."""
 SERVERS = ["fedavgm", "fedadam", "fedyogi", "fedadagrad", "episode_nesterov"]
 
 
@@ -235,3 +238,35 @@ def test_a_server_that_forgets_is_caught(forgotten: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(server, "step", forgetful)
     name = "fedavgm" if forgotten == "velocity" else "fedadam"
     assert about(name, failed(nets(name)[1]))
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, -1.0])
+def test_a_proximal_term_with_another_factor_is_caught(
+    factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """μ/2 (x - x̄) is in a common implementation: the gradient of μ/2 ‖x - x̄‖² is μ(x - x̄)."""
+
+    def wrong(self: Descent, gradient: Any, x: Any, start: Any) -> None:
+        add_(gradient, difference(x, start), scale=factor * self.proximal)
+
+    monkeypatch.setattr(Descent, "pull_", wrong)
+    claims = failed(nets("fedavg", "fedprox")[1])
+    assert about("fedprox", claims) == claims != []
+
+
+def test_a_proximal_term_around_another_point_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Around zero it is weight decay."""
+    monkeypatch.setattr(
+        Descent, "pull_", lambda self, gradient, x, start: add_(gradient, x, self.proximal)
+    )
+    assert about("fedprox", failed(nets("fedprox")[1]))
+
+
+def test_a_mini_batch_of_one_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Worker.probe
+
+    def thrifty(self: Worker, client: int, state: ClientState, **given: Any) -> Reply:
+        return right(self, client, state, **given | {"batches": 1})
+
+    monkeypatch.setattr(Worker, "probe", thrifty)
+    assert about("minibatch_clip", failed(nets("minibatch_clip")[1]))

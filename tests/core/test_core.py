@@ -143,6 +143,17 @@ def test_momentum_nesterov_and_decay_are_those_of_torch(nesterov: bool, decay: f
     assert torch.allclose(ours, theirs.detach(), rtol=1e-14)
 
 
+def test_a_proximal_term_is_mu_times_the_way_from_the_given_model() -> None:
+    gradient = vector(1, 1)
+    Descent(proximal=0.5).pull_(gradient, vector(3, 0), vector(1, 4))
+    assert gradient.tolist() == [2, -1]
+
+
+def test_numbers_of_batches_may_come_as_text() -> None:
+    assert Algorithm.named("episode", probe_batches="3").batches_of_probe(local_steps=8) == 3
+    assert Algorithm.named("episode", probe_batches="local_steps").batches_of_probe(8) == 8
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_raw_momentum_keeps_the_correction_out_of_the_buffer(nesterov: bool) -> None:
     descent = Descent(momentum=0.5, momentum_of="raw", nesterov=nesterov)
@@ -186,6 +197,11 @@ def test_a_clipping_that_needs_a_global_gradient_is_refused_without_one(clipping
         ("naive_parallel_clip", {"reuse_probe": True}, "there is none"),
         ("fedavg", {"probe_batches": 2}, "makes no probe"),
         ("episode", {"probe_batches": 0}, "must be 1 or more"),
+        ("episode", {"probe_batches": "many"}, "'many': it must be a whole number, or 'local_st"),
+        ("scaffold", {"probe_batches": "local_steps"}, "set probe_first for Remembered"),
+        ("episode", {"probe_first": True}, "Resampled correction has none: use Remembered"),
+        ("fedavg", {"proximal": -0.1}, "proximal is -0.1: it must be 0 or more"),
+        ("parallel_sgd", {"proximal": 0.1}, "with Synchronous correction there are none"),
         ("episode", {"momentum": 1.0}, "below 1"),
         ("episode", {"momentum": math.nan}, "momentum is nan"),
         ("episode", {"weight_decay": -1.0}, "0 or more"),

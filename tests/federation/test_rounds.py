@@ -47,6 +47,10 @@ VECTOR = 8 * D  # bytes of one float64 vector
         ("episode_trust", 2, 2, 2, I + 1),
         ("naive_parallel_clip", I, I, I, I),
         ("parallel_sgd", I, I, I, I),
+        ("minibatch_clip", 1, 1, 1, I),
+        ("fedprox", 1, 1, 1, I),
+        ("fedadam", 1, 1, 1, I),
+        ("episode_nesterov", 2, 2, 2, I + 1),
     ],
 )
 def test_a_round_costs_what_the_algorithm_says(
@@ -69,6 +73,14 @@ def test_episode_plus_plus_pays_for_its_first_memories_once() -> None:
     assert counts.bytes_down == (N * 1 + 3 * 2 * 2) * VECTOR
     assert counts.bytes_up == (N * 1 + 3 * 2 * 2) * VECTOR
     assert counts.gradients == N + 3 * 2 * I
+
+
+def test_a_first_memory_of_i_batches_costs_one_exchange_and_i_gradients() -> None:
+    """As EPISODE++'s authors start; without it SCAFFOLD starts from zero, for nothing."""
+    algorithm = Algorithm.named("scaffold", probe_first=True, probe_batches="local_steps")
+    counts = play(QuadraticProblem.heterogeneous(), algorithm, 3).server.counts
+    assert counts.exchanges == 1 + 3
+    assert counts.gradients == N * I + 3 * N * I
 
 
 def test_reusing_the_probe_saves_a_gradient_and_more_probe_batches_cost_some() -> None:

@@ -42,8 +42,11 @@ class Algorithm:
         descent: How a gradient becomes a direction; plain gradient descent by default.
         trust: How much of the correction is believed; all of it by default, as in the paper.
         server: What is done with the mean of the clients' models; by default it is the next x̄.
-        probe_batches: How many batches a probe averages. More of them make the anchor less noisy,
-            for as many gradients.
+        probe_batches: How many batches a probe averages: a number, or `"local_steps"` for I. More
+            of them make the anchor less noisy, for as many gradients. A synchronous algorithm with
+            I batches takes one step a round, and so R steps in all.
+        probe_first: Whether remembered gradients start from a probe at x_0 instead of zero. Where
+            the clipping decides by G_r, they always do.
         reuse_probe: Whether the first local step uses the probe's batch again, where g = G_r
             exactly: I gradients a round instead of I + 1.
         weighting: How means over clients are weighted: `"uniform"`, as in the paper, or by the
@@ -64,7 +67,8 @@ class Algorithm:
     descent: Descent = field(default_factory=Descent)
     trust: Trust = field(default_factory=FullTrust)
     server: ServerStep = field(default_factory=ServerMean)
-    probe_batches: int = 1
+    probe_batches: int | str = 1
+    probe_first: bool = False
     reuse_probe: bool = False
     weighting: Literal["uniform", "examples"] = "uniform"
 
@@ -103,6 +107,10 @@ class Algorithm:
         size = self.clipping.step_size(math.nan if g_norm is None else g_norm, G_norm, eta, gamma)
         descend_(x, size, g)  # line 10
         return size, g_norm
+
+    def batches_of_probe(self, local_steps: int) -> int:
+        """Return how many batches a probe averages, if a round has I local steps."""
+        return local_steps if isinstance(self.probe_batches, str) else self.probe_batches
 
     @property
     def summary(self) -> str:
@@ -196,6 +204,8 @@ _BUILT_IN = {
     "fedavgm": Algorithm(Uncorrected(), Unclipped(), server=ServerSGD(momentum=0.9)),
     "fedadam": Algorithm(Uncorrected(), Unclipped(), server=ServerAdam()),
     "fedyogi": Algorithm(Uncorrected(), Unclipped(), server=ServerYogi()),
+    "fedprox": Algorithm(Uncorrected(), Unclipped(), Descent(proximal=0.1)),
+    "minibatch_clip": Algorithm(Synchronous(), PerStep(), probe_batches="local_steps"),
     "fedadagrad": Algorithm(Uncorrected(), Unclipped(), server=ServerAdagrad()),
     "episode_nesterov": Algorithm(
         Resampled(), Guarded(), server=ServerSGD(rate=0.7, momentum=0.9, nesterov=True)

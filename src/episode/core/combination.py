@@ -47,8 +47,29 @@ def check_combination(algorithm: Algorithm) -> None:
             f"reuse_probe takes the first local step from the probe, but with {row} "
             "correction there is none: use Resampled, or leave reuse_probe off."
         )
-    if whole_number("probe_batches", algorithm.probe_batches, least=1) > 1 and not rule.probes:
+    if algorithm.descent.proximal and not rule.steps_locally:
         raise EpisodeError(
-            f"probe_batches is {algorithm.probe_batches}, but {row} correction makes no probe: "
-            "use Resampled or Synchronous, or leave it at 1."
+            f"proximal holds local steps near x̄_r, but with {row} correction there are none: leave "
+            "it at 0."
+        )
+    if switch("probe_first", algorithm.probe_first) and not rule.remembers:
+        raise EpisodeError(
+            f"probe_first is about the first memory, but {row} correction has none: use "
+            "Remembered, or leave it off."
+        )
+    _check_probe_batches(algorithm)
+
+
+def _check_probe_batches(algorithm: Algorithm) -> None:
+    rule, count = algorithm.correction, algorithm.probe_batches
+    if isinstance(count, str) and count != "local_steps":
+        raise EpisodeError(
+            f"probe_batches is {count!r}: it must be a whole number, or 'local_steps'."
+        )
+    several = isinstance(count, str) or whole_number("probe_batches", count, least=1) > 1
+    first = rule.remembers and (algorithm.probe_first or algorithm.clipping.needs_global)
+    if several and not (rule.probes or first):
+        raise EpisodeError(
+            f"probe_batches is {count}, but {type(rule).__name__} correction makes no probe: "
+            "use Resampled or Synchronous, set probe_first for Remembered, or leave it at 1."
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from episode.arguments import not_negative, share, switch
-from episode.core.vectors import Scalar, Vector, add_, copy_, scale_
+from episode.core.vectors import Scalar, Vector, add_, copy_, difference, scale_
 from episode.errors import EpisodeError, unknown
 from episode.pieces import Pieces
 
@@ -24,6 +24,9 @@ class Descent:
         nesterov: Whether to look ahead along the momentum.
         momentum_of: `"corrected"` puts the correction into the momentum, as for any other gradient;
             `"raw"` adds it afterwards, so that old corrections leave no trace in the momentum.
+        proximal: FedProx's μ, at least 0: μ(x - x̄_r) is added to every local gradient, so that
+            clients stay near the model that they were given. Unlike weight decay it is no part of
+            the objective: anchors, memories and trust are measured without it.
 
     Raises:
         EpisodeError: A value is out of its range.
@@ -37,10 +40,12 @@ class Descent:
     weight_decay: float = 0.0
     nesterov: bool = False
     momentum_of: Literal["corrected", "raw"] = "corrected"
+    proximal: float = 0.0
 
     def __post_init__(self) -> None:
         share("momentum", self.momentum)
         not_negative("weight_decay", self.weight_decay)
+        not_negative("proximal", self.proximal)
         if switch("nesterov", self.nesterov) and not self.momentum:
             raise EpisodeError("nesterov looks ahead along the momentum, but momentum is 0.")
         if self.momentum_of not in ("corrected", "raw"):
@@ -55,6 +60,10 @@ class Descent:
         """∇F ← ∇F + λx: decay is part of the objective, so of anchors, norms and corrections."""
         if self.weight_decay:
             add_(gradient, x, scale=self.weight_decay)
+
+    def pull_(self, gradient: Vector, x: Vector, start: Vector) -> None:
+        """∇F ← ∇F + μ(x - x̄_r): the gradient of FedProx's μ/2 ‖x - x̄_r‖²."""
+        add_(gradient, difference(x, start), scale=self.proximal)
 
     def direction(
         self,

@@ -19,15 +19,20 @@ if TYPE_CHECKING:
 Values = Mapping[str, Any]
 _INLINED = {f.name for f in fields(Descent)}
 """Fields of the built-in descent, which stand among the options."""
-_LATER: dict[str, Any] = {"server": SERVER_STEPS.describe(ServerMean())}
+_LATER: dict[str, Any] = {
+    "server": SERVER_STEPS.describe(ServerMean()),
+    "proximal": 0.0,
+    "probe_first": False,
+}
 """Defaults that are left out: a run keeps the identity that it had before these could be chosen."""
 
 
 def described(algorithm: Algorithm) -> dict[str, Any]:
     """Return the values of an algorithm."""
     own = type(algorithm.descent) is not Descent
-    descent = DESCENTS.describe(algorithm.descent)
-    options = ("probe_batches", "reuse_probe", "weighting")
+    table: Any = DESCENTS.describe(algorithm.descent)
+    descent = {k: v for k, v in table.items() if k != "proximal" or v} if own else {}
+    options = ("probe_batches", "probe_first", "reuse_probe", "weighting")
     values = {
         "correction": CORRECTIONS.describe(algorithm.correction),
         "clipping": CLIPPINGS.describe(algorithm.clipping),

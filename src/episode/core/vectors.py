@@ -51,6 +51,11 @@ def add_(v: Vector, w: Vector, scale: Scalar = 1.0) -> None:
         torch._foreach_add_(blocks_of(v), blocks_of(w), alpha=scale)
 
 
+def difference(v: Vector, w: Vector) -> list[Tensor]:
+    """Return v - w, in blocks."""
+    return list(torch._foreach_sub(blocks_of(v), blocks_of(w)))
+
+
 def descend_(x: Vector, size: Scalar, g: Vector) -> None:
     """x ← x - size · g."""
     add_(x, g, scale=-size)

@@ -21,7 +21,8 @@ def first_memory_is_probed(algorithm: Algorithm) -> bool:
 
     A clipping that decides by G_r would never clip with G_r = 0, and could blow up in round 0.
     """
-    return algorithm.correction.remembers and algorithm.clipping.needs_global
+    wanted = algorithm.probe_first or algorithm.clipping.needs_global
+    return algorithm.correction.remembers and wanted
 
 
 def write_shift(out: Vector, G: Vector, local: Vector | None) -> None:

@@ -36,7 +36,8 @@ class Plan:
     rounds: int
     """R, for algorithms that step locally."""
     local_steps: int
-    """I. The budget is R·I iterations; a synchronous algorithm plays R·I rounds of one step."""
+    """I. The budget is R·I iterations; a synchronous algorithm plays R·I rounds of one step, or R
+    rounds if each of its steps has I batches."""
     seed: int = 0
     cohorts: Cohorts = field(default_factory=Full)
     measure_every: int = 0
@@ -54,7 +55,8 @@ class Plan:
     @property
     def rounds_of_one_step(self) -> int:
         """How many rounds of this plan correspond to one round of I local steps."""
-        return 1 if self.algorithm.correction.steps_locally else self.local_steps
+        whole = self.algorithm.probe_batches == "local_steps"
+        return 1 if self.algorithm.correction.steps_locally or whole else self.local_steps
 
     @property
     def rounds_to_play(self) -> int:
@@ -137,7 +139,7 @@ class Rounds:
         algorithm = self.plan.algorithm
         probe: Reply | None = None
         if algorithm.correction.probes:
-            probe = self._average("probe", server, r.cohort, down=1)
+            probe = self._probe(server, r.cohort)
         elif algorithm.correction.remembers:
             self._prepare_memory(server)
         G = probe.vectors["gradient"] if probe else server.memory  # line 6
@@ -212,8 +214,11 @@ class Rounds:
             server.memory = torch.zeros_like(server.x)
             return
         everyone = list(range(self.num_clients))
-        reply = self._average("probe", server, everyone, down=1, memorise=True)
-        server.memory = reply.vectors["gradient"]
+        server.memory = self._probe(server, everyone, memorise=True).vectors["gradient"]
+
+    def _probe(self, server: ServerState, cohort: list[int], memorise: bool = False) -> Reply:
+        batches = self.plan.algorithm.batches_of_probe(self.plan.local_steps)
+        return self._average("probe", server, cohort, down=1, memorise=memorise, batches=batches)
 
     def _weights_of(self, cohort: list[int]) -> list[float]:
         weights = self._weights
@@ -241,7 +246,7 @@ class Rounds:
         )
         counts.bytes_up += len(cohort) * self.engine.sent_bytes(reply)
         per_client = (
-            algorithm.probe_batches
+            broadcast["batches"]
             if phase == "probe"
             else self.plan.local_steps - algorithm.reuse_probe
         )

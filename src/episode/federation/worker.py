@@ -70,26 +70,26 @@ class Worker:
         x: Tensor,
         buffers: Buffers,
         memorise: bool = False,
+        batches: int = 1,
         repeat: int = 0,
     ) -> Reply:
-        """Return ∇F_i(x̄_r; ξ~), averaged over `probe_batches` fresh batches (lines 3 to 5).
+        """Return ∇F_i(x̄_r; ξ~), averaged over so many fresh batches (lines 3 to 5).
 
         The client keeps it as its anchor for the round's local steps or, with `memorise`, as its
         first memory. The pass leaves the model's buffers unchanged, unless this gradient is the
         round's only one (Synchronous). Each `repeat` has other batches.
         """
         self._load(x, buffers)
-        count = self.algorithm.probe_batches
         gradient = torch.empty_like(self.objective.x)
         losses: list[Tensor] = []
-        for k in range(count):
-            draw = Draw(client, "probe", round * count + k + repeat * REPEAT)
+        for k in range(batches):
+            draw = Draw(client, "probe", round * batches + k + repeat * REPEAT)
             loss, blocks = self.objective.gradient(draw)
             self.algorithm.descent.decay_(blocks, self.objective.blocks)
             (add_ if k else copy_)(self._cut(gradient), blocks)
             losses.append(loss)
-        if count > 1:
-            gradient /= count
+        if batches > 1:
+            gradient /= batches
         reply = Reply({"gradient": gradient}, metrics={"loss": _mean(losses)})
         if memorise:
             state.memory = gradient
@@ -125,6 +125,7 @@ class Worker:
         shift = self._correction(state, G)
         deviation = self._deviation(shift)
         velocity = self._velocity(state)
+        start = self._cut(x) if self.algorithm.descent.proximal else None
         remembers = self.algorithm.correction.remembers
         gradients = torch.zeros_like(self.objective.x) if remembers else None
         gradient_sum = None if gradients is None else self._cut(gradients)
@@ -144,6 +145,8 @@ class Worker:
                 add_(gradient_sum, gradient)
             if measures and step == 0 and shift is not None:
                 seen.correction_norm, seen.gradient_norm = norm(shift), norm(gradient)
+            if start is not None:
+                self.algorithm.descent.pull_(gradient, self.objective.blocks, start)
             size, g_norm = self.algorithm.step(
                 self.objective.blocks, gradient, shift, velocity, G_norm, eta, gamma, trust
             )

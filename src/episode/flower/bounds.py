@@ -151,9 +151,8 @@ class Bounds:
     def _longest_direction(self, before: ClientState) -> float:
         """Return the norm of the longest direction to step along, D; infinite if there is none."""
         descent = self.algorithm.descent
-        known = type(descent) is Descent and isinstance(
-            self.algorithm.trust, (FullTrust, MeasuredTrust)
-        )
+        known = type(descent) is Descent and not descent.proximal
+        known = known and isinstance(self.algorithm.trust, (FullTrust, MeasuredTrust))
         if self.max_norm is None or not known:
             return math.inf
         own = before.memory if self.algorithm.correction.remembers else before.anchor

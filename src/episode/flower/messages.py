@@ -26,7 +26,7 @@ ANSWER = "episode.answer"
 ARRAYS = "episode.arrays"
 STATE = "episode.state"
 METRICS = "episode.metrics"
-PROTOCOL = 2
+PROTOCOL = 3
 _FLOATS = {
     "int16": torch.bfloat16,  # numpy does not have it: it travels as its bits
     "float16": torch.float16,
@@ -51,6 +51,8 @@ class Ask:
     expects: str = ""
     """Tag of the state to start from; empty for none."""
     memorise: bool = False
+    batches: int = 1
+    """How many batches a probe averages."""
     eta: float = 0.0
     gamma: float = 0.0
     G_norm: float = 0.0

@@ -158,7 +158,7 @@ def play(
     at: dict[str, Any] = {"round": ask.round, "x": given["x"], "buffers": buffers_of(given)}
     at["repeat"] = repeat
     if ask.phase == "probe":
-        return worker.probe(client, state, **at, memorise=ask.memorise)
+        return worker.probe(client, state, **at, memorise=ask.memorise, batches=ask.batches)
     return worker.local(
         client,
         state,

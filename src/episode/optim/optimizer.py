@@ -161,6 +161,8 @@ class FederatedSGD(HoldingOptimizer):
             deviation = self.param_groups[0]["deviation"]
             trust = 1.0 if is_probe else self.algorithm.trust.of_step(gradient, shift, deviation)
             self._set("trust", trust)
+        if self.algorithm.descent.proximal:
+            self.algorithm.descent.pull_(gradient, self._x, self._held("start"))
         self._descend(gradient, shift)
         self._set("steps_taken", self._taken + 1)
         if self._taken % self.local_steps == 0:
@@ -189,7 +191,7 @@ class FederatedSGD(HoldingOptimizer):
 
     def _begin_round(self, gradient: Blocks, probe: Callable[[], Any] | None) -> None:
         correction = self.algorithm.correction
-        if self.algorithm.server != ServerMean():
+        if self.algorithm.server != ServerMean() or self.algorithm.descent.proximal:
             self._hold("start", [x.clone() for x in self._x])
         if not correction.has_global:
             return
@@ -233,9 +235,9 @@ class FederatedSGD(HoldingOptimizer):
         if self.algorithm.server != ServerMean():
             for p in self._parameters:
                 held = self.state[p]
-                start, outer = held.pop("start"), held.setdefault("outer", {})
+                outer = held.setdefault("outer", {})
                 if p.requires_grad:
-                    p.copy_(self.algorithm.server.step(start, p.detach(), outer))
+                    p.copy_(self.algorithm.server.step(held["start"], p.detach(), outer))
 
     def _step_together(self, gradient: Blocks) -> None:
         """Take one step of all processes along the mean gradient."""

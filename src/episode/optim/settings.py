@@ -33,13 +33,13 @@ def algorithm_of(
         step: Any = SERVER_STEPS.build(outer, "outer") if named else outer
         return replace(algorithm_of(algorithm, momentum, nesterov), server=step)
     if isinstance(algorithm, str):
-        return Algorithm.named(algorithm, momentum=momentum, nesterov=nesterov)
-    algorithm = Algorithm.named(algorithm)
-    if momentum or nesterov:
+        algorithm = Algorithm.named(algorithm, momentum=momentum, nesterov=nesterov)
+    elif momentum or nesterov:
         raise EpisodeError("Give momentum in the Algorithm's own Descent, not beside it.")
+    algorithm = Algorithm.named(algorithm)
     if algorithm.descent.weight_decay:
         raise EpisodeError("Give weight_decay to the optimizer, which has it by parameter group.")
-    if algorithm.probe_batches > 1 or algorithm.weighting != "uniform":
+    if algorithm.probe_batches != 1 or algorithm.weighting != "uniform":
         raise EpisodeError("probe_batches and weighting are for the engines, not the optimizer.")
     return algorithm
 

@@ -29,11 +29,13 @@ STYLES: dict[str, tuple[str, str]] = {
     "fedadam": ("#117733", "--"),
     "fedyogi": ("#117733", ":"),
     "fedadagrad": ("#117733", "-."),
+    "fedprox": ("#44AA99", "-."),
+    "minibatch_clip": ("#000000", "--"),
     "episode_nesterov": ("#332288", "-"),
 }
 """Colour and line style of each algorithm, the same in all figures.
 
-The colours are those of Okabe and Ito, and three of Tol's: colour-blind readers can tell them
+The colours are those of Okabe and Ito, and four of Tol's: colour-blind readers can tell them
 apart."""
 OTHER = ("#777777", "-")
 """Colour and line style of any other algorithm."""

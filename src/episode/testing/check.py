@@ -71,13 +71,22 @@ def plain_path(algorithm: Algorithm, setting: plain.Setting) -> Sequence[plain.V
     correction, clipping = algorithm.correction, algorithm.clipping
     rule: Any = plain.RULES.get(type(clipping), clipping.step_size)
     trust: Any = plain.TRUSTS.get(type(algorithm.trust), algorithm.trust.weight)
-    setting = replace(setting, server=plain_server(algorithm.server))
+    setting = replace(
+        setting,
+        server=plain_server(algorithm.server),
+        probe_batches=algorithm.batches_of_probe(setting.local_steps),
+        proximal=algorithm.descent.proximal,
+    )
     if not correction.steps_locally:
-        return plain.synchronous(setting, rule)
+        once = algorithm.probe_batches == "local_steps"
+        return plain.synchronous(
+            setting, rule, setting.rounds * (1 if once else setting.local_steps)
+        )
     if correction.probes:
         return plain.resampled(setting, rule, trust, algorithm.reuse_probe)
     if correction.remembers:
-        return plain.remembered(setting, rule, trust, probe_first=clipping.needs_global)
+        first = clipping.needs_global or algorithm.probe_first
+        return plain.remembered(setting, rule, trust, probe_first=first)
     return plain.uncorrected(setting, rule)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from episode.core.algorithm import ALGORITHMS, Algorithm
+from episode.core.descent import Descent
 from episode.core.schedule import Schedule
 from episode.core.vectors import Vector
 from episode.federation import checkpoint
@@ -21,7 +22,7 @@ from episode.federation.rounds import Plan, Rounds
 from episode.federation.sampling import Uniform
 from episode.federation.state import Buffers, ServerState
 from episode.testing.check import EXACT, Check, against_plain
-from episode.testing.maths import memories_of_cohorts, trajectories
+from episode.testing.maths import memories_of_cohorts, steps_of_synchronous, trajectories
 from episode.testing.problems import MakeEngine, QuadraticProblem, distance, in_this_process, play
 
 
@@ -109,8 +110,9 @@ def _algorithm_checks(algorithm: Algorithm, make_engine: MakeEngine) -> Iterator
     yield Check(f"{name}, repeated, differs by", distance(first.path, second.path), 0.0)
     yield _resumes(name, algorithm, make_engine)
     cell = algorithm.correction, algorithm.clipping
-    own = {name: getattr(algorithm, name) for name in ("trust", "server", "reuse_probe")}
-    if algorithm == Algorithm(*cell, **own):
+    options = ("trust", "server", "probe_batches", "probe_first", "reuse_probe")
+    own = {name: getattr(algorithm, name) for name in options}
+    if algorithm == Algorithm(*cell, Descent(proximal=algorithm.descent.proximal), **own):
         yield against_plain(name, algorithm, problem, make_engine)
     if algorithm.correction.has_global and algorithm.weighting == "uniform":
         yield _fixed_point_of(name, algorithm, make_engine)
@@ -119,7 +121,9 @@ def _algorithm_checks(algorithm: Algorithm, make_engine: MakeEngine) -> Iterator
 def _fixed_point_of(name: str, algorithm: Algorithm, make_engine: MakeEngine) -> Check:
     """Measure ‖∇(f + λ/2 ‖x‖²)‖ at the end: weight decay is part of the objective."""
     problem = QuadraticProblem.heterogeneous(eta=0.02)
-    x = play(problem, algorithm, 400, make_engine).server.x
+    x = play(
+        problem, algorithm, 400 * steps_of_synchronous(algorithm, problem), make_engine
+    ).server.x
     decayed = replace(problem, curvatures=problem.curvatures + algorithm.descent.weight_decay)
     return Check(f"{name} ends at a minimum, its gradient norm", decayed.gradient_norm(x), 1e-5)
 

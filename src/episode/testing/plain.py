@@ -70,6 +70,13 @@ class Setting:
     gamma: float
     cohorts: Sequence[Sequence[int]] | None = None
     server: Server = lambda x, mean: mean
+    probe_batches: int = 1
+    proximal: float = 0.0
+
+    def probe(self, i: int, x: Vector, r: int) -> Vector:
+        """The mean of the probe's batches of client i in round r."""
+        first, count = r * self.probe_batches, self.probe_batches
+        return mean([self.gradient(i, x, "probe", first + k) for k in range(count)])
 
     def cohort(self, r: int) -> Sequence[int]:
         return range(self.clients) if self.cohorts is None else self.cohorts[r]
@@ -102,21 +109,22 @@ def resampled(s: Setting, rule: Rule, trust: Trust, reuse_probe: bool = False) -
     path = [s.x_0]
     for r in range(s.rounds):
         x_bar, cohort = path[-1], s.cohort(r)
-        G_i = {i: s.gradient(i, x_bar, "probe", r) for i in cohort}
+        G_i = {i: s.probe(i, x_bar, r) for i in cohort}
         G = mean(list(G_i.values()))
         ends = []
         for i in cohort:
             x = x_bar
             for t in range(s.local_steps):
                 g = believed(s.gradient(i, x, "local", r * s.local_steps + t), G_i[i], G, trust)
-                x = step(x, G if t == 0 and reuse_probe else g, G, s, rule)
+                g = G if t == 0 and reuse_probe else g
+                x = step(x, g + s.proximal * (x - x_bar), G, s, rule)
             ends.append(x)
         path.append(s.server(path[-1], mean(ends)))
     return path
 
 
 def uncorrected(s: Setting, rule: Rule) -> list[Vector]:
-    """FedAvg; with `PerStep`, CELGC."""
+    """FedAvg; with `PerStep`, CELGC; with a proximal term, FedProx."""
     path = [s.x_0]
     for r in range(s.rounds):
         ends = []
@@ -124,7 +132,7 @@ def uncorrected(s: Setting, rule: Rule) -> list[Vector]:
             x = path[-1]
             for t in range(s.local_steps):
                 g = s.gradient(i, x, "local", r * s.local_steps + t)
-                x = step(x, g, None, s, rule)
+                x = step(x, g + s.proximal * (x - path[-1]), None, s, rule)
             ends.append(x)
         path.append(s.server(path[-1], mean(ends)))
     return path
@@ -133,12 +141,12 @@ def uncorrected(s: Setting, rule: Rule) -> list[Vector]:
 def remembered(s: Setting, rule: Rule, trust: Trust, probe_first: bool) -> list[Vector]:
     """SCAFFOLD, with the mean raw gradient of the round as memory.
 
-    With `Episodic` it is EPISODE++, whose memories start from one gradient at x_0.
+    With `Episodic` it is EPISODE++, whose memories start from a gradient at x_0.
     """
     path = [s.x_0]
     c_i = [np.zeros_like(s.x_0) for _ in range(s.clients)]
     if probe_first:
-        c_i = [s.gradient(i, s.x_0, "probe", 0) for i in range(s.clients)]
+        c_i = [s.probe(i, s.x_0, 0) for i in range(s.clients)]
     for r in range(s.rounds):
         c, ends = mean(c_i), []
         for i in s.cohort(r):
@@ -146,19 +154,19 @@ def remembered(s: Setting, rule: Rule, trust: Trust, probe_first: bool) -> list[
             for t in range(s.local_steps):
                 raw = s.gradient(i, x, "local", r * s.local_steps + t)
                 gradients.append(raw)
-                x = step(x, believed(raw, c_i[i], c, trust), c, s, rule)
+                g = believed(raw, c_i[i], c, trust)
+                x = step(x, g + s.proximal * (x - path[-1]), c, s, rule)
             ends.append(x)
             c_i[i] = mean(gradients)
         path.append(s.server(path[-1], mean(ends)))
     return path
 
 
-def synchronous(s: Setting, rule: Rule) -> list[Vector]:
-    """NaiveParallelClip; with `Unclipped`, parallel SGD. R·I rounds of one step."""
+def synchronous(s: Setting, rule: Rule, rounds: int) -> list[Vector]:
+    """NaiveParallelClip and mini-batch clip; with `Unclipped`, parallel SGD. One step a round."""
     path = [s.x_0]
-    for r in range(s.rounds * s.local_steps):
-        cohort = s.cohort(r)
-        G = mean([s.gradient(i, path[-1], "probe", r) for i in cohort])
+    for r in range(rounds):
+        G = mean([s.probe(i, path[-1], r) for i in s.cohort(r)])
         path.append(step(path[-1], G, G, s, rule))
     return path
 
