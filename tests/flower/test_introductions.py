@@ -92,8 +92,8 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
 ARRAYS: list[tuple[Callable[[ArrayRecord], Any], str]] = [
     (lambda r: r.update(gradient=Array(np.zeros(3))), "with the array 'gradient'"),
     (lambda r: r.update(floats=Array(np.zeros(3))), "with floats that its layout does not have"),
-    (lambda r: r.update(floats=Array(np.zeros((13, 1)))), "with floats that its layout"),
-    (lambda r: r.update(floats=Array(np.zeros(13, np.float32))), "trains other parameters, or in"),
+    (lambda r: r.update(floats=Array(np.zeros((12, 1)))), "with floats that its layout"),
+    (lambda r: r.update(floats=Array(np.zeros(12, np.float32))), "trains other parameters, or in"),
     (lambda r: r.pop("floats"), "with floats that its layout does not have"),
     (
         lambda r: r.update(floats=Array("float64", (2**70,), "numpy.ndarray", b"PK\x03\x04")),

@@ -52,7 +52,7 @@ labels = st.one_of(
     st.lists(odd_text, min_size=1, max_size=2),
     long_texts,
 )
-shapes = st.lists(st.sampled_from([0, 1, 3, 13, 33, 34, -1, 2**31, 2**63, 2**70]), max_size=3)
+shapes = st.lists(st.sampled_from([0, 1, 3, 12, 33, 34, -1, 2**31, 2**63, 2**70]), max_size=3)
 kinds = st.sampled_from(["float64", "float32", "int64", "float16", "complex64", "O", "", "x" * 999])
 
 
@@ -61,7 +61,7 @@ def lie(what: str, **details: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[
 
 
 few_bytes = st.binary(max_size=8).map(as_text)
-codes, lengths = st.sampled_from(["f8", "f4", "i8", "c8"]), st.sampled_from([0, 1, 13, 33])
+codes, lengths = st.sampled_from(["f8", "f4", "i8", "c8"]), st.sampled_from([0, 1, 12, 33])
 floats = st.lists(st.floats(), max_size=2)
 METRIC_NAMES = ("loss", "clipped", "largest_norm", "drift", "gradient_norm")
 lies = st.one_of(

@@ -130,10 +130,10 @@ class Agreement:
         return None
 
 
-def _without_frozen(form: str) -> Any:
-    """Return the form of a model without the checksums of its frozen parameters."""
+def _without_frozen(form: str) -> str:
+    """Return the form of a model, in its order, without the checksums of frozen parameters."""
     *rest, layout = json.loads(form)
-    return rest, layout and {**layout, "frozen": sorted(layout["frozen"])}
+    return json.dumps([rest, layout and {**layout, "frozen": list(layout["frozen"])}])
 
 
 def example_of(sites: Iterable[Introduction]) -> Introduction:
