@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import episode
-from episode.diagnosis import short_runs
+from episode.diagnosis import findings, short_runs
+from episode.diagnosis.decisions import ShortRuns
 from episode.diagnosis.diagnose import diagnose_task
 from episode.diagnosis.estimate import fit, lowest_line
 from episode.diagnosis.findings import rank_correlation
@@ -25,7 +26,7 @@ from episode.diagnosis.known_problems import relaxed_smooth
 from episode.diagnosis.measure import Measurer
 from episode.diagnosis.options import DiagnosisOptions
 from episode.diagnosis.report import as_html
-from episode.diagnosis.short_runs import MEASURED_AFTER, ShortRunner, ShortRuns, try_settings
+from episode.diagnosis.short_runs import MEASURED_AFTER, ShortRunner, try_settings
 from episode.diagnosis.verdict import Verdict, first_eta
 from episode.errors import EpisodeError, NotTwiceDifferentiableError
 from episode.federation.protocols import Draw
@@ -299,13 +300,15 @@ def test_step_norms_are_those_of_corrected_steps() -> None:
 class Script(ShortRunner):
     """A runner whose short runs go straight from f = 2 to where they are told to end."""
 
-    def __init__(self, ends: Callable[[str, float, int], float]) -> None:
+    def __init__(
+        self, ends: Callable[[str, float, int], float], differs_in: tuple[int, ...] = ()
+    ) -> None:
         nothing: Any = None
         super().__init__(nothing, nothing, nothing, threshold=1.5, iterations=128)
-        self.ends, self.before = ends, 2.0
+        self.ends, self.before, self.differs_in = ends, 2.0, differs_in
 
-    def _losses(self, name: str, eta: float, local_steps: int) -> list[float]:
-        end = self.ends(name, eta, local_steps)
+    def _losses(self, name: str, eta: float, local_steps: int, repeat: int) -> list[float]:
+        end = 1.0 if repeat in self.differs_in else self.ends(name, eta, local_steps)
         return [2.0 + share * (end - 2.0) for share in MEASURED_AFTER]
 
     def results(self) -> ShortRuns:
@@ -342,6 +345,29 @@ def test_clipping_is_needed_where_it_is_more_than_twice_as_fast(
     assert r.needs_clipping == needed
     chosen = "episode_guarded" if needed else "episode_unclipped"
     assert (r.clipped.eta, r.chosen.algorithm, r.chosen.eta) == (1.0, chosen, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("differs_in", "agreeing", "said"),
+    [
+        ((), 2, "The answer is firm: it was the same in 2 repeats with other batches."),
+        ((2,), 1, "The answer is not firm: only 1 of 2 repeats with other batches agreed."),
+        ((1, 2), 0, "The answer is not firm: only 0 of 2 repeats with other batches agreed."),
+    ],
+)
+def test_an_answer_says_in_how_many_repeats_it_was_the_same(
+    differs_in: tuple[int, ...], agreeing: int, said: str
+) -> None:
+    """In the others all runs end alike, so that neither clipping nor corrections are needed."""
+    ways = {"episode_guarded": 1.0, "episode_unclipped": 0.2, "celgc": 0.3}
+
+    def ends(name: str, eta: float, local_steps: int) -> float:
+        return 2.0 - ways.get(name, 0.1) * (1.0 if eta == 1.0 else 0.5)
+
+    r = Script(ends, differs_in).results()
+    assert (r.needs_clipping, r.needs_correction) == (True, True)
+    assert r.agreeing("needs_clipping") == r.agreeing("needs_correction") == agreeing
+    assert said in findings.algorithm(r).because
 
 
 def test_of_step_sizes_that_are_as_good_the_smallest_is_taken() -> None:

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 from torch.utils.data import default_collate
 
+from episode.diagnosis.decisions import ShortRuns
 from episode.diagnosis.estimate import Estimates, estimate
 from episode.diagnosis.findings import GLOSSARY
 from episode.diagnosis.measure import Measurer, Point, State
 from episode.diagnosis.options import DiagnosisOptions
-from episode.diagnosis.short_runs import ShortRunner, ShortRuns, try_settings
+from episode.diagnosis.short_runs import ShortRunner, try_settings
 from episode.diagnosis.trajectory import Trajectory, descend
 from episode.diagnosis.verdict import Verdict, first_eta, first_threshold, reach_verdict
 from episode.federation.protocols import Task
@@ -87,7 +88,7 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         """Return the verdict as notebooks show it: a question, an answer and a reason per row."""
-        rows = {f.question: f"{f.answer} {f.because}" for f in self.verdict.findings}
+        rows = {f.question: f"{f.answer}. {f.because}" for f in self.verdict.findings}
         notes = {"Notes": " ".join(self.notes)}
         return html_rows(f"Diagnosis of {self.title}", rows | notes)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from episode.diagnosis.decisions import ShortRuns, matching
 from episode.diagnosis.estimate import USUAL_SHARE, Estimates, usual_step_norm
 from episode.diagnosis.measure import Point
-from episode.diagnosis.short_runs import CLIPPED, ShortRuns, matching
 
 GLOSSARY = (
     "f is the training loss, f_i that of client i, F_i the same on one batch, and ‖∇f‖ the norm of "
@@ -32,32 +32,43 @@ class Finding:
 def clipping(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Finding:
     """Say whether and from which η on clipping is needed."""
     plain, clipped = runs.plain, runs.clipped
-    rivals = matching(runs.runs, algorithm=CLIPPED, local_steps=plain.local_steps)
-    halfway = min(r.half for r in rivals)
-    measured = (
-        f"In short runs of {runs.iterations} iterations, plain (unclipped) steps with "
-        f"η = {plain.eta:.2g} took f from {plain.before:.3g} to {plain.after:.3g}, and clipped "
-        f"steps with η = {clipped.eta:.2g} to {clipped.after:.3g}. The fastest clipped run was at "
+    halfway = min(r.half for r in runs.deciding.rivals)
+    because = (
+        f"In short runs of {runs.iterations} iterations f began at {plain.before:.3g}. Plain "
+        f"(unclipped) steps with η = {plain.eta:.2g} ended at {plain.after:.3g}, clipped steps "
+        f"with η = {clipped.eta:.2g} at {clipped.after:.3g}. The fastest clipped run was at "
         f"{halfway:.3g} halfway, so clipping is"
     )
     if runs.needs_clipping:
         slow = f"up to η = {plain.eta:.2g} plain steps work, but take more than twice as long"
         rest = f"; {slow}" if plain.descends else ", and at every η that was tried"
         answer = f"yes at η = {clipped.eta:.2g}{rest}"
-        because = (
-            f"{measured} more than twice as fast: use it. Plain steps with the η of clipped ones "
+        because += (
+            " more than twice as fast: use it. Plain steps with the η of clipped ones "
             f"ended at {runs.plain_there.after:.3g}."
         )
     else:
         answer = f"not at η = {plain.eta:.2g}"
-        because = f"{measured} not more than twice as fast: train without it."
+        because += " not more than twice as fast: train without it."
         if edge := runs.clipping_edge:
             answer += f"; yes at η ≥ {edge[0].eta:.2g}"
             because += (
                 f" But at η = {edge[0].eta:.2g}, plain steps ended at {edge[0].after:.3g} and "
                 f"clipped ones at {edge[1].after:.3g}: clip if you use step sizes that large."
             )
-    return Finding("Is clipping needed?", answer, f"{because} {_curvature(points, e)}")
+    firm = _firmness(runs, "needs_clipping")
+    return Finding("Is clipping needed?", answer, f"{because} {firm} {_curvature(points, e)}")
+
+
+def _firmness(runs: ShortRuns, question: str) -> str:
+    """Say in how many repeats with other batches the answer was the same."""
+    count, agreeing = len(runs.repeats), runs.agreeing(question)
+    if agreeing == count:
+        return f"The answer is firm: it was the same in {count} repeats with other batches."
+    return (
+        f"The answer is not firm: only {agreeing} of {count} repeats with other batches agreed. "
+        "Take both as equally good, and try the simpler one first."
+    )
 
 
 def _curvature(points: Sequence[Point], e: Estimates) -> str:
@@ -67,10 +78,10 @@ def _curvature(points: Sequence[Point], e: Estimates) -> str:
     low, high = e.smoothness.slope_range
     source = "the Hessian" if e.smoothness_from == "Hessian" else "gradients along the path"
     return (
-        f"The curvature of the loss, measured from {source}, has a lower quartile of "
-        f"{np.quantile(smoothness, 0.25):.3g}, a maximum of {max(smoothness):.3g} and a "
-        f"rank correlation of {correlation:+.2f} with the gradient norm. It stays below "
-        f"{e.L0:.3g} + {e.L1:.3g}·‖∇f_i‖, where the slope L1 is between {low:.3g} and {high:.3g}."
+        f"The curvature of the loss, measured from {source}, is {max(smoothness):.3g} at most; its "
+        f"lower quartile is {np.quantile(smoothness, 0.25):.3g}. It has a rank correlation of "
+        f"{correlation:+.2f} with the gradient norm, and stays below {e.L0:.3g} + "
+        f"{e.L1:.3g}·‖∇f_i‖, where the slope L1 is between {low:.3g} and {high:.3g}."
     )
 
 
@@ -84,10 +95,11 @@ def correction(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Findin
     return Finding(
         "Are corrections needed?",
         f"{'yes' if runs.needs_correction else 'no'}, at I = {chosen.local_steps}",
-        f"With η = {chosen.eta:.2g} and I = {chosen.local_steps}, f ended at {chosen.after:.3g} "
-        "with corrections (which keep clients from drifting towards their own data) and at "
-        f"{runs.uncorrected.after:.3g} without: {advice}. Client gradients differ by {noise} times "
-        f"the noise of a batch and by {signal} times ‖∇f‖ (medians); they stay below "
+        "Corrections keep clients from drifting towards their own data. With "
+        f"η = {chosen.eta:.2g} and I = {chosen.local_steps}, f ended at {chosen.after:.3g} with "
+        f"them and at {runs.uncorrected.after:.3g} without: {advice}. "
+        f"{_firmness(runs, 'needs_correction')} In the median, client gradients differ from each "
+        f"other by {noise} times the noise of a batch, and by {signal} times ‖∇f‖. They stay below "
         f"{e.kappa:.3g} + {e.rho:.3g}·‖∇f‖.",
     )
 
@@ -109,8 +121,8 @@ def threshold(
     return Finding(
         "Which clipping threshold γ/η?",
         answer,
-        f"{USUAL_SHARE:.0%} of the corrected local steps along the path are shorter than {usual}, "
-        f"and Theorem 1 of the paper {theorem}. The smaller of the two clips only unusually long "
+        f"{USUAL_SHARE:.0%} of the corrected local steps along the path are shorter than {usual}. "
+        f"Theorem 1 of the paper {theorem}. The smaller of the two clips only unusually long "
         f"steps. The norm of the averaged gradient is between {quantiles['10%']:.2g} and "
         f"{quantiles['90%']:.2g} in 80% of the samples, with a median of {quantiles['50%']:.2g}.",
     )
@@ -153,7 +165,8 @@ def algorithm(runs: ShortRuns) -> Finding:
         because = (
             f"It {clips} and corrects for client drift with {kind} gradients. f ended at "
             f"{runs.chosen.after:.3g} with fresh gradients, which take two exchanges per round, "
-            f"and at {runs.remembered.after:.3g} with stored ones, which take one."
+            f"and at {runs.remembered.after:.3g} with stored ones, which take one. "
+            f"{_firmness(runs, 'needs_fresh_correction')}"
         )
     return Finding("Which algorithm?", runs.algorithm, because)
 
@@ -166,8 +179,9 @@ def limits(e: Estimates, runs: ShortRuns) -> tuple[str, ...]:
         f"Δ is at least {e.delta:.3g}, the decrease of f that was seen; the minimum may be lower.",
         "The noise is that of this batch size. The theory wants a bound that always holds, but σ "
         "covers only 95% of the batches that were seen.",
-        f"η, I and the answers come from single short runs of {runs.iterations} iterations with a "
-        "constant step size. A long run may need a smaller η or fewer local steps near its end.",
+        f"η and I come from single short runs of {runs.iterations} iterations with a constant step "
+        f"size, the other answers from {1 + len(runs.repeats)} of each. A long run may need a "
+        "smaller η or fewer local steps near its end.",
         "Runs were compared by training loss only, not by a test score.",
         "Two short runs count as equal if one ends no higher than the other was at some time in "
         "its last quarter; then the simpler method is recommended. Clipping counts as needed only "

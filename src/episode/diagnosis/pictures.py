@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from episode.diagnosis.decisions import CLIPPED, PLAIN, ShortRun, matching
 from episode.diagnosis.diagnose import Diagnosis
-from episode.diagnosis.short_runs import CLIPPED, PLAIN, ShortRun, matching
 from episode.results.figures import as_image, new_figure
 
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#777777"

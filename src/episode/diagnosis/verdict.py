@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from episode.diagnosis import findings
+from episode.diagnosis.decisions import ShortRuns
 from episode.diagnosis.estimate import Estimates, usual_step_norm
 from episode.diagnosis.measure import Point
-from episode.diagnosis.short_runs import ShortRuns
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,181 @@
+"""What short runs decide: clipping, corrections, an algorithm, and how firm each answer is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+NEGLIGIBLE = 1e-6
+"""Share of the total decrease that float32 can hardly resolve: smaller differences are ignored."""
+PLAIN, CLIPPED = "episode_unclipped", "episode_guarded"
+UNCORRECTED = {PLAIN: "fedavg", CLIPPED: "celgc"}
+REMEMBERED = {PLAIN: "scaffold", CLIPPED: "scaffold_clipped"}
+
+
+@dataclass(frozen=True)
+class ShortRun:
+    """Settings of one short run, and its loss f on the way (infinite if it diverged)."""
+
+    algorithm: str
+    eta: float
+    threshold: float
+    """γ/η, which algorithms that do not clip ignore."""
+    local_steps: int
+    before: float
+    """f at the start."""
+    half: float
+    """f after half of the iterations."""
+    worst: float
+    """Largest f in the last quarter."""
+    after: float
+    """Mean f in the last quarter: near the edge of stability, a single round may be lucky."""
+
+    @property
+    def descends(self) -> bool:
+        """Whether f ended lower than it began."""
+        return self.after < self.before
+
+    def equals(self, other: ShortRun) -> bool:
+        """Whether f ends no higher than it was at some time in the last quarter of the other run.
+
+        So this run may lag by about an eighth of the iterations, or by the noise of the other run.
+        """
+        negligible = NEGLIGIBLE * max(other.before - other.after, 0.0)
+        return self.descends and self.after <= other.worst + negligible
+
+    def keeps_up(self, other: ShortRun) -> bool:
+        """Whether f ends as low as it was halfway through the other run, so twice the time will do.
+
+        Equal runs keep up with each other.
+        """
+        return self.equals(other) or (self.descends and self.after <= other.half)
+
+    def saves_rounds(self, fewer: ShortRun) -> bool:
+        """Whether f ends as low as halfway through `fewer`, which has half the local steps.
+
+        If it does not, doubling I took as many rounds to get there and twice the iterations.
+        """
+        return self.descends and self.after <= fewer.half
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """The runs on which the answers rest, all with the same batches."""
+
+    plain: ShortRun
+    """Corrected steps without clipping, at the η chosen for them."""
+    rivals: tuple[ShortRun, ...]
+    """Corrected steps with clipping, at each η that was tried; in a repeat, the fastest."""
+    chosen: ShortRun
+    """The better of both, with as many local steps as pay off."""
+    uncorrected: ShortRun
+    """The chosen settings without corrections."""
+    remembered: ShortRun
+    """The chosen settings with SCAFFOLD's corrections: one exchange per round instead of two."""
+
+    @property
+    def needs_clipping(self) -> bool:
+        """Whether clipped steps at some η are more than twice as fast as plain ones at any η."""
+        return not all(self.plain.keeps_up(r) for r in self.rivals if r.descends)
+
+    @property
+    def needs_correction(self) -> bool:
+        """Whether f gets lower with corrections than without."""
+        return self.chosen.descends and not self.uncorrected.equals(self.chosen)
+
+    @property
+    def needs_fresh_correction(self) -> bool:
+        """Whether f gets lower with fresh corrections than with SCAFFOLD's."""
+        return not self.remembered.equals(self.chosen)
+
+
+@dataclass(frozen=True)
+class ShortRuns:
+    """All short runs, and the settings that they lead to."""
+
+    iterations: int
+    runs: tuple[ShortRun, ...]
+    plain: ShortRun
+    """Corrected steps without clipping, at the η chosen for them."""
+    clipped: ShortRun
+    """Corrected steps with clipping, at the η chosen for them."""
+    plain_there: ShortRun
+    """Corrected steps without clipping, at the η chosen for clipped ones."""
+    chosen: ShortRun
+    """The better of `plain` and `clipped`, with as many local steps as pay off."""
+    beyond: ShortRun | None
+    """The same with twice the local steps, if that was tried."""
+    uncorrected: ShortRun
+    """The chosen settings without corrections."""
+    remembered: ShortRun
+    """The chosen settings with SCAFFOLD's corrections: one exchange per round instead of two."""
+    repeats: tuple[Deciding, ...] = ()
+    """The runs that decide, played again with other batches."""
+
+    @property
+    def deciding(self) -> Deciding:
+        """The runs on which the answers rest."""
+        rivals = matching(self.runs, algorithm=CLIPPED, local_steps=self.plain.local_steps)
+        return Deciding(self.plain, tuple(rivals), self.chosen, self.uncorrected, self.remembered)
+
+    @property
+    def needs_clipping(self) -> bool:
+        """Whether clipped steps at some η are more than twice as fast as plain ones at any η."""
+        return self.deciding.needs_clipping
+
+    @property
+    def clipping_edge(self) -> tuple[ShortRun, ShortRun] | None:
+        """Plain and clipped runs at the smallest η above the chosen one where only clipping works.
+
+        Clipping is needed from that η on, even if it is not at the chosen η.
+        """
+        first = matching(self.runs, local_steps=self.plain.local_steps)
+        clipped = {r.eta: r for r in first if r.algorithm == CLIPPED and r.descends}
+        larger = [r for r in matching(first, algorithm=PLAIN) if r.eta > self.plain.eta]
+        for plain in sorted(larger, key=lambda r: r.eta):
+            rival = clipped.get(plain.eta)
+            if rival and not plain.equals(self.plain) and not plain.equals(rival):
+                return plain, rival
+        return None
+
+    @property
+    def needs_correction(self) -> bool:
+        """Whether f gets lower with corrections than without."""
+        return self.deciding.needs_correction
+
+    @property
+    def needs_fresh_correction(self) -> bool:
+        """Whether f gets lower with fresh corrections than with SCAFFOLD's."""
+        return self.deciding.needs_fresh_correction
+
+    def agreeing(self, question: str) -> int:
+        """Return how many repeats give the same answer, such as to `needs_clipping`."""
+        answer = getattr(self.deciding, question)
+        return sum(getattr(repeat, question) == answer for repeat in self.repeats)
+
+    @property
+    def algorithm(self) -> str:
+        """The simplest algorithm that did as well as any other."""
+        steps = CLIPPED if self.needs_clipping else PLAIN
+        if not self.needs_correction:
+            return UNCORRECTED[steps]
+        return steps if self.needs_fresh_correction else REMEMBERED[steps]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        values = asdict(self)
+        values["trials"] = values.pop("runs")
+        del values["beyond"]
+        return values
+
+
+def matching(runs: Sequence[ShortRun], **settings: object) -> list[ShortRun]:
+    """Return the runs with these settings, such as `algorithm=PLAIN, local_steps=4`."""
+    return [r for r in runs if settings.items() <= vars(r).items()]
+
+
+def keeps_up_with_clipping(plain: ShortRun, runs: Sequence[ShortRun]) -> bool:
+    """Whether this plain run keeps up with clipped ones at every η that was tried."""
+    rivals = matching(runs, algorithm=CLIPPED, local_steps=plain.local_steps)
+    return all(plain.keeps_up(r) for r in rivals if r.descends)
