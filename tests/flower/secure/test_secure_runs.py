@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,16 @@ def test_a_site_that_lost_its_memory_is_named() -> None:
 
     with pytest.raises(ClusterError, match=r"site 3 .*lost its memory .* start .* --state"):
         securely("scaffold", fault=forget, grid=network, start_seconds=0.3)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, Path.touch])
+def test_a_state_that_cannot_be_read_is_named_and_not_waited_for(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    make(tmp_path / "site-2.safetensors")
+    network = with_folders(sites(), tmp_path)
+    with pytest.raises(ClusterError, match=r"site-2.safetensors, this site's state, is damaged"):
+        securely(grid=network, retries=0, start_seconds=0.3)
 
 
 def test_a_site_that_lost_its_key_or_its_probe_is_asked_again() -> None:
@@ -210,6 +222,8 @@ def test_buffers_that_are_infinite_stay_so_and_integers_are_exact() -> None:
         (sites(**{"min-cohort": 2}), {}, "site . .*min-cohort is 2: it must be 3 or more"),
         (sites(**{"node-key": "/nowhere"}), {}, "node key /nowhere cannot be read"),
         (sites(fingerprints="/nowhere"), {}, "list of fingerprints /nowhere cannot be read"),
+        (sites(**{"node-key": "/dev/zero"}), {}, "/dev/zero cannot be read: It is not a regular"),
+        (sites(fingerprints="/dev/zero"), {}, "/dev/zero cannot be read: It is not a regular file"),
         (sites(**{"min-cohort": 5}), {"retries": 0}, "cohort has 4 sites, and this site answers"),
     ],
 )

@@ -25,6 +25,7 @@ from flwr.supercore.primitives.asymmetric import (
 )
 
 from episode.errors import EpisodeError
+from episode.files import read_regular
 
 _PURPOSE = b"episode secure aggregation, key share, version 1\0"
 _RAW = serialization.Encoding.Raw, serialization.PublicFormat.Raw
@@ -113,7 +114,7 @@ def read_node_key(path: str) -> ec.EllipticCurvePrivateKey:
         EpisodeError: The file cannot be read, or holds another kind of key.
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_regular(Path(path))
         is_ssh = b"OPENSSH PRIVATE KEY" in data
         load = serialization.load_ssh_private_key if is_ssh else serialization.load_pem_private_key
         key = load(data, password=None)
@@ -136,7 +137,7 @@ def read_fingerprints(path: str) -> dict[int, str]:
         EpisodeError: The file cannot be read, or a line is something else.
     """
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = read_regular(Path(path)).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise EpisodeError(f"The list of fingerprints {path} cannot be read: {reason}.") from None

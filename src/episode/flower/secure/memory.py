@@ -20,11 +20,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor
 
 from episode.errors import EpisodeError
 from episode.federation.checkpoint import write_tensors
+from episode.files import read_regular
 from episode.flower.messages import Ask, pack, unpack
 from episode.flower.secure.fixed_point import Words
 from episode.flower.secure.keys import RefusedError
@@ -192,20 +194,17 @@ class Memory:
 
     def _read_file(self, path: Path) -> None:
         try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118
-                    tensor = file.get_tensor(name)
-                    if name == _ANSWERED:
-                        self._read_answered(tensor.numpy().tobytes())
-                    elif name == _SKETCHES:
-                        self.sketches = Sketches.read(tensor.numpy().tobytes())
-                    else:
-                        tag, _, field_name = name.partition("/")
-                        self.states.setdefault(tag, {})[field_name] = tensor
-        except (SafetensorError, OSError) as error:
+            tensors = load(read_regular(path))  # a pipe would be waited for
+            lists = [tensors.pop(name).numpy().tobytes() for name in (_ANSWERED, _SKETCHES)]
+        except (SafetensorError, OSError, KeyError) as error:
             raise EpisodeError(
                 f"{path}, this site's state, is damaged: put back a copy of it, or remove it."
             ) from error
+        self._read_answered(lists[0])
+        self.sketches = Sketches.read(lists[1])
+        for name, tensor in tensors.items():
+            tag, _, field_name = name.partition("/")
+            self.states.setdefault(tag, {})[field_name] = tensor
 
 
 def _answered_before(masked: MaskedAsk, ask: Ask) -> AnsweredError:
