@@ -168,10 +168,12 @@ def _mean_of_raw_gradients(problem: QuadraticProblem) -> plain.Vector:
     return plain.mean(gradients)
 
 
-def memories_of_cohorts(make_engine: MakeEngine) -> Iterator[Check]:
+def memories_of_cohorts(
+    make_engine: MakeEngine, sizes: tuple[int, ...] = (6, 2)
+) -> Iterator[Check]:
     """EPISODE++: with S = N and with S < N it follows its plain program, memories included."""
     problem = QuadraticProblem.heterogeneous(clients=6, noise=1.0)
-    for size in (6, 2):
+    for size in sizes:
         for name in ("episode_plus_plus", "scaffold", "episode"):
             claim = f"{name} with cohorts of {size} of 6"
             yield against_plain(claim, ALGORITHMS[name], problem, make_engine, Uniform(size))
