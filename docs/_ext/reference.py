@@ -56,7 +56,7 @@ GROUPS = {
     "Measure and tune": "diagnose Diagnosis sweep tune Tuned",
     "Algorithms": (
         "ALGORITHMS Algorithm Correction Uncorrected Remembered Resampled Synchronous "
-        "Clipping Unclipped PerStep Episodic Guarded Trust FullTrust MeasuredTrust Descent "
+        "Clipping Unclipped PerStep Episodic Guarded Trust FullTrust MeasuredTrust Descent AdamW "
         "ServerStep ServerMean ServerSGD ServerAdam ServerYogi ServerAdagrad ServerAdamW"
     ),
     "Who takes part": "Full Uniform Cyclic",
@@ -388,7 +388,9 @@ _WRITTEN = {
                  "How long a step is. A table sets fields: `{ name = \"a.py:B\", c = 2 }`."),
     "trust": ("`full`, `measured`, or your own", "`full`",
               "λ, how much of the correction is believed: all of it, or what is measured."),
-    "descent": ("`sgd`, or your own", "`sgd`", "How a gradient becomes a direction."),
+    "descent": ("`sgd`, `adamw`, or your own", "`sgd`",
+                "What a client does with a gradient. `adamw` has fields: `algorithm.descent.beta1` "
+                "and others."),
     "server": ("`mean`, `sgd`, `adam`, `adamw`, `adagrad`, `yogi`, or your own", "`mean`",
                "What is done with the mean of the clients' models. Its fields: "
                "`algorithm.server.rate` and others."),

@@ -12,9 +12,9 @@ from typing import Any
 
 _NAMES = {
     "episode.core": (
-        "ALGORITHMS Algorithm Clipping Correction Descent Episodic FullTrust Guarded MeasuredTrust "
-        "PerStep Remembered Resampled Schedule ServerAdagrad ServerAdam ServerAdamW ServerMean "
-        "ServerSGD ServerStep ServerYogi Synchronous Trust Unclipped Uncorrected"
+        "ALGORITHMS AdamW Algorithm Clipping Correction Descent Episodic FullTrust Guarded "
+        "MeasuredTrust PerStep Remembered Resampled Schedule ServerAdagrad ServerAdam ServerAdamW "
+        "ServerMean ServerSGD ServerStep ServerYogi Synchronous Trust Unclipped Uncorrected"
     ),
     "episode.data.clients": "LazyClients",
     "episode.data.partition": "by_dirichlet by_id by_label_count by_similarity by_user_similarity",

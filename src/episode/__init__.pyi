@@ -1,5 +1,6 @@
 from episode.core import (
     ALGORITHMS as ALGORITHMS,
+    AdamW as AdamW,
     Algorithm as Algorithm,
     Clipping as Clipping,
     Correction as Correction,

@@ -66,9 +66,10 @@ ALGORITHM_SUMMARIES = {
     "fedavgm": "FedAvg with momentum on the server",
     "fedadam": "FedAvg with Adam on the server, which scales each parameter by its own changes",
     "fedyogi": "FedAvg with Yogi on the server: Adam whose scale falls more slowly",
+    "fedadagrad": "FedAvg with Adagrad on the server, whose steps become shorter and shorter",
     "fedprox": "FedAvg whose clients are pulled back to the model that they were given",
     "minibatch_clip": "one clipped step per round, along I batches of every client",
-    "fedadagrad": "FedAvg with Adagrad on the server, whose steps become shorter and shorter",
+    "diloco": "AdamW on the clients, Nesterov's momentum on the server; for transformers",
     "episode_nesterov": "EPISODE-guarded with Nesterov's momentum on the server, as DiLoCo has it",
 }
 
@@ -89,9 +90,10 @@ CELLS: dict[tuple[str, ...], str] = {
     ("uncorrected", "unclipped", "momentum"): "fedavgm",
     ("uncorrected", "unclipped", "adam"): "fedadam",
     ("uncorrected", "unclipped", "yogi"): "fedyogi",
+    ("uncorrected", "unclipped", "adagrad"): "fedadagrad",
     ("uncorrected", "unclipped", "proximal"): "fedprox",
     ("synchronous", "per_step", "minibatch"): "minibatch_clip",
-    ("uncorrected", "unclipped", "adagrad"): "fedadagrad",
+    ("uncorrected", "unclipped", "adamw", "nesterov"): "diloco",
     ("resampled", "guarded", "nesterov"): "episode_nesterov",
 }
 """Names of algorithms by their pieces, for readers of folders; the usual ones are left out."""

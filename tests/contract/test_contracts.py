@@ -50,7 +50,11 @@ def test_measured_trust_is_sound_in_every_cell_with_a_correction(
     ids=str,
 )
 def test_every_algorithm_is_sound_with_its_options(name: str, options: dict[str, object]) -> None:
-    check_algorithm(Algorithm.named(name, **options))
+    if ALGORITHMS[name].descent.adapts:
+        with pytest.raises(EpisodeError, match="AdamW has beta1 in place of momentum"):
+            Algorithm.named(name, **options)
+    else:
+        check_algorithm(Algorithm.named(name, **options))
 
 
 @pytest.mark.parametrize("options", [{"reuse_probe": True}, {"probe_batches": 3}], ids=str)
@@ -68,6 +72,11 @@ def test_episode_is_sound_with_its_probe_options(options: dict[str, object]) -> 
         ("scaffold_clipped", {"proximal": 0.3}),
         ("episode_guarded", {"server": "adam"}),
         ("celgc", {"server": "adamw"}),
+        ("celgc", {"descent": "adamw"}),
+        ("episode", {"descent": {"name": "adamw", "moments": "reset", "proximal": 0.1}}),
+        ("scaffold_clipped", {"descent": "adamw", "server": "sgd"}),
+        ("diloco", {"descent": {"moments": "reset"}}),
+        ("diloco", {"weight_decay": 0.3, "weighting": "examples"}),
     ],
     ids=str,
 )

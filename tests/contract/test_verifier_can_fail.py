@@ -262,6 +262,18 @@ def test_a_proximal_term_around_another_point_is_caught(monkeypatch: pytest.Monk
     assert about("fedprox", failed(nets("fedprox")[1]))
 
 
+def test_moments_that_clients_share_or_forget_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Worker._moments
+    shared = ClientState()
+    for planted in (shared, None):
+
+        def wrong(self: Worker, state: ClientState, planted: Any = planted) -> Any:
+            return right(self, planted or ClientState())
+
+        monkeypatch.setattr(Worker, "_moments", wrong)
+        assert about("diloco", failed(nets("diloco")[1]))
+
+
 def test_a_mini_batch_of_one_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Worker.probe
 

@@ -210,7 +210,7 @@ def test_a_clipping_that_needs_a_global_gradient_is_refused_without_one(clipping
         ("episode", {"weighting": "example"}, "did you mean 'examples'"),
         ("episode", {"momentun": 0.5}, "did you mean 'algorithm.momentum'"),
         ("epsode", {}, "did you mean 'episode'"),
-        ("xyz", {}, "use one of celgc, episode"),
+        ("xyz", {}, "use one of celgc, diloco, episode"),
     ],
 )
 def test_meaningless_algorithms_are_refused_in_a_sentence(

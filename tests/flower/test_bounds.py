@@ -34,7 +34,11 @@ DESCENTS: list[dict[str, Any]] = [
     {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
     {"momentum": 0.5, "momentum_of": "raw"},
 ]
-CELLS = list(itertools.product(ALGORITHMS, DESCENTS))
+CELLS = [
+    (name, descent)
+    for name, descent in itertools.product(ALGORITHMS, DESCENTS)
+    if "momentum" not in descent or not ALGORITHMS[name].descent.adapts
+]
 
 
 def replacing(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Message], Message]:

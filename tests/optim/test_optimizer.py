@@ -12,7 +12,7 @@ import torch
 from launch import PROGRAMS, ranks
 from torch import Tensor, nn
 
-from episode import Algorithm, EpisodeError, Resampled, ServerSGD, Unclipped
+from episode import AdamW, Algorithm, EpisodeError, Resampled, ServerSGD, Unclipped, Uncorrected
 from episode.optim import FederatedSGD
 
 
@@ -65,6 +65,30 @@ def test_an_outer_step_is_taken_after_each_round_and_is_in_the_state() -> None:
     assert float(x.detach()) == pytest.approx(y, rel=1e-12)
     with pytest.raises(EpisodeError, match="There is no server 'adm': did you mean 'adam'"):
         made(x, "adm")
+
+
+@pytest.mark.parametrize("stop", [0, 3])
+def test_alone_with_adamw_it_is_torchs(stop: int) -> None:
+    """With groups of their own rate and decay, and stopped on the way."""
+    ours, theirs = ([nn.Parameter(torch.arange(1.0, 4.0)) for _ in range(2)] for _ in range(2))
+
+    def groups(x: list[Any]) -> list[dict[str, Any]]:
+        return [{"params": x[:1]}, {"params": x[1:], "lr": 0.05, "weight_decay": 0.0}]
+
+    local = Algorithm(Uncorrected(), Unclipped(), AdamW(weight_decay=0.2))
+    optimizer = FederatedSGD(groups(ours), lr=0.1, local_steps=2, algorithm=local)
+    other = torch.optim.AdamW(groups(theirs), lr=0.1, weight_decay=0.2)
+    for step in range(5):
+        if stop and step == stop:
+            stored = copy.deepcopy(optimizer.state_dict())
+            optimizer = FederatedSGD(groups(ours), lr=0.1, local_steps=2, algorithm=local)
+            optimizer.load_state_dict(stored)
+        for x, stepped in ((ours, optimizer), (theirs, other)):
+            stepped.zero_grad()
+            sum(quadratic(p) for p in x).backward()
+            stepped.step()
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.allclose(a, b, rtol=1e-6)
 
 
 def test_alone_episode_decides_once_a_round() -> None:

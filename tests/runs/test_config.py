@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from episode import EpisodeError
+from episode import ALGORITHMS, AdamW, EpisodeError, ServerAdam, ServerSGD
 from episode.runs.config import Experiment, read_experiment, to_toml
 from episode.runs.trainer import job_of
 
@@ -27,6 +27,26 @@ def test_a_config_survives_toml_and_json(tmp_path: Path) -> None:
     file.write_text(to_toml(experiment.to_dict()))
     assert read_experiment(file) == experiment
     assert Experiment.from_dict(json.loads(json.dumps(experiment.to_dict()))) == experiment
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_survives_the_config_of_its_run(name: str, tmp_path: Path) -> None:
+    experiment = read_experiment(None, [f"algorithm={name}"])
+    file = tmp_path / "config.toml"
+    file.write_text(to_toml(experiment.to_dict()))
+    assert read_experiment(file) == experiment
+    assert experiment.algorithm.build() == ALGORITHMS[name]
+
+
+def test_fields_of_server_steps_and_descents_can_be_set() -> None:
+    sets = ["algorithm=diloco", "algorithm.server.rate=0.5", "algorithm.weight_decay=0.2"]
+    algorithm = read_experiment(None, sets).algorithm.build()
+    assert algorithm.server == ServerSGD(0.5, 0.9, nesterov=True)
+    assert algorithm.descent == AdamW(weight_decay=0.2)
+    sets = ["algorithm=fedavg", "algorithm.server=adam", "algorithm.server.rate=0.3"]
+    sets += ["algorithm.descent=adamw", "algorithm.descent.moments=reset"]
+    algorithm = read_experiment(None, sets).algorithm.build()
+    assert (algorithm.server, algorithm.descent) == (ServerAdam(0.3), AdamW(moments="reset"))
 
 
 def test_the_id_is_that_of_the_result_not_of_the_speed() -> None:

@@ -1,5 +1,6 @@
 """The paper, on tensors. Imports torch and the standard library only."""
 
+from episode.core.adamw import AdamW
 from episode.core.algorithm import ALGORITHMS, Algorithm
 from episode.core.clipping import CLIPPINGS, EPS, Clipping, Episodic, Guarded, PerStep, Unclipped
 from episode.core.correction import (
@@ -30,6 +31,7 @@ __all__ = [
     "EPS",
     "SERVER_STEPS",
     "TRUSTS",
+    "AdamW",
     "Algorithm",
     "Clipping",
     "Correction",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from episode.core.adamw import AdamW
 from episode.core.clipping import Clipping, Episodic, Guarded, PerStep, Unclipped
 from episode.core.combination import check_combination
 from episode.core.correction import (
@@ -24,7 +25,7 @@ from episode.core.fed_opt import ServerAdagrad, ServerAdam, ServerYogi
 from episode.core.server_step import ServerMean, ServerSGD, ServerStep
 from episode.core.trust import FullTrust, MeasuredTrust, Trust
 from episode.core.values import changed, described, pieces_and_options
-from episode.core.vectors import Scalar, Vector, descend_, norm
+from episode.core.vectors import Scalar, Vector, norm
 from episode.errors import EpisodeError
 from episode.pieces import GROUP
 from episode.registry import Registry
@@ -80,7 +81,7 @@ class Algorithm:
         x: Vector,
         gradient: Vector,
         shift: Vector | None,
-        velocity: Vector | None,
+        velocity: Any,
         G_norm: Scalar,
         eta: Scalar,
         gamma: Scalar,
@@ -92,7 +93,7 @@ class Algorithm:
             x: The point; it is changed in place.
             gradient: ∇F_i(x; ξ); it is overwritten.
             shift: G_r - G_r^i, or None for zero.
-            velocity: The descent's velocity, updated in place; None if it has none.
+            velocity: What the descent keeps, updated in place: a vector, `Moments`, or None.
             G_norm: ‖G_r‖, or NaN.
             eta: η_r.
             gamma: γ_r.
@@ -105,7 +106,7 @@ class Algorithm:
         g = self.descent.direction(gradient, shift, velocity, trust)  # line 9
         g_norm = norm(g) if self.clipping.asks_for_norm(G_norm, eta, gamma) else None
         size = self.clipping.step_size(math.nan if g_norm is None else g_norm, G_norm, eta, gamma)
-        descend_(x, size, g)  # line 10
+        self.descent.move_(x, size, g, eta, velocity)  # line 10
         return size, g_norm
 
     def batches_of_probe(self, local_steps: int) -> int:
@@ -116,8 +117,9 @@ class Algorithm:
     def summary(self) -> str:
         """The names of its pieces, for `episode list`."""
         trust = "" if self.trust == FullTrust() else f", trust {self.trust.name}"
+        descent = "" if type(self.descent) is Descent else f", {self.descent.name}"
         server = "" if self.server == ServerMean() else f", server {self.server.name}"
-        return f"[{self.correction.name} x {self.clipping.name}{trust}{server}]"
+        return f"[{self.correction.name} x {self.clipping.name}{trust}{descent}{server}]"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values from which `from_dict` builds an equal algorithm.
@@ -204,9 +206,15 @@ _BUILT_IN = {
     "fedavgm": Algorithm(Uncorrected(), Unclipped(), server=ServerSGD(momentum=0.9)),
     "fedadam": Algorithm(Uncorrected(), Unclipped(), server=ServerAdam()),
     "fedyogi": Algorithm(Uncorrected(), Unclipped(), server=ServerYogi()),
+    "fedadagrad": Algorithm(Uncorrected(), Unclipped(), server=ServerAdagrad()),
     "fedprox": Algorithm(Uncorrected(), Unclipped(), Descent(proximal=0.1)),
     "minibatch_clip": Algorithm(Synchronous(), PerStep(), probe_batches="local_steps"),
-    "fedadagrad": Algorithm(Uncorrected(), Unclipped(), server=ServerAdagrad()),
+    "diloco": Algorithm(
+        Uncorrected(),
+        Unclipped(),
+        AdamW(weight_decay=0.1),
+        server=ServerSGD(rate=0.7, momentum=0.9, nesterov=True),
+    ),
     "episode_nesterov": Algorithm(
         Resampled(), Guarded(), server=ServerSGD(rate=0.7, momentum=0.9, nesterov=True)
     ),

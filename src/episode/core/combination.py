@@ -47,6 +47,11 @@ def check_combination(algorithm: Algorithm) -> None:
             f"reuse_probe takes the first local step from the probe, but with {row} "
             "correction there is none: use Resampled, or leave reuse_probe off."
         )
+    if algorithm.descent.adapts and not rule.steps_locally:
+        raise EpisodeError(
+            f"{type(algorithm.descent).__name__} is a client's optimizer, but with {row} "
+            "correction clients take no steps: use Uncorrected, Remembered or Resampled, or SGD."
+        )
     if algorithm.descent.proximal and not rule.steps_locally:
         raise EpisodeError(
             f"proximal holds local steps near x̄_r, but with {row} correction there are none: leave "

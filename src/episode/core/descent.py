@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from episode.arguments import not_negative, share, switch
-from episode.core.vectors import Scalar, Vector, add_, copy_, difference, scale_
+from episode.core.vectors import Scalar, Vector, add_, copy_, descend_, difference, scale_
 from episode.errors import EpisodeError, unknown
 from episode.pieces import Pieces
 
@@ -36,6 +36,9 @@ class Descent:
         (True, False)
     """
 
+    adapts: ClassVar[bool] = False
+    """Whether `move_` takes other steps than size · g, so that a clipping does not bound them."""
+
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
@@ -52,9 +55,19 @@ class Descent:
             raise unknown("momentum_of", self.momentum_of, ("corrected", "raw"))
 
     @property
+    def name(self) -> str:
+        """Name under which it can be found: `sgd`, or `my_descent.py:Mine`."""
+        return DESCENTS.name_of(type(self))
+
+    @property
     def has_velocity(self) -> bool:
         """Whether each client (or a server that steps itself) keeps a velocity across rounds."""
         return bool(self.momentum)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What a client keeps of it from round to round: fields of `ClientState`."""
+        return ("velocity",) if self.has_velocity else ()
 
     def decay_(self, gradient: Vector, x: Vector) -> None:
         """∇F ← ∇F + λx: decay is part of the objective, so of anchors, norms and corrections."""
@@ -69,7 +82,7 @@ class Descent:
         self,
         gradient: Vector,
         shift: Vector | None,
-        velocity: Vector | None,
+        velocity: Any,
         trust: Scalar = 1.0,
     ) -> Vector:
         """Return the direction to step along: g = ∇F_i(x; ξ) + λ(G_r - G_r^i), or momentum.
@@ -77,17 +90,30 @@ class Descent:
         Args:
             gradient: ∇F_i(x; ξ); it is overwritten.
             shift: G_r - G_r^i, or None for zero.
-            velocity: The velocity, updated in place; None if `has_velocity` is false.
+            velocity: What the descent keeps, updated in place: a vector, or None if `has_velocity`
+                is false.
             trust: λ, how much of the correction is believed; 1 in the paper.
         """
         if velocity is None:
-            return _shifted(gradient, shift, trust)  # line 9
+            return shifted(gradient, shift, trust)  # line 9
         if self.momentum_of == "corrected":
-            return self._accelerated(_shifted(gradient, shift, trust), velocity)
+            return self._accelerated(shifted(gradient, shift, trust), velocity)
         g = self._accelerated(gradient, velocity)
         if g is velocity:
             copy_(gradient, velocity)
-        return _shifted(gradient, shift, trust)
+        return shifted(gradient, shift, trust)
+
+    def move_(self, x: Vector, size: Scalar, g: Vector, eta: Scalar, velocity: Any) -> None:
+        """x ← x - size · g (line 10).
+
+        Args:
+            x: The point; it is changed in place.
+            size: The step size that the clipping gives.
+            g: What `direction` has returned; it may be overwritten.
+            eta: η_r; the step is clipped if `size` differs from it.
+            velocity: What the descent keeps, as for `direction`.
+        """
+        descend_(x, size, g)
 
     def _accelerated(self, g: Vector, velocity: Vector) -> Vector:
         """v ← μv + g; return v, or g + μv with Nesterov's look-ahead (written to g)."""
@@ -99,11 +125,12 @@ class Descent:
         return g
 
 
-def _shifted(gradient: Vector, shift: Vector | None, trust: Scalar) -> Vector:
+def shifted(gradient: Vector, shift: Vector | None, trust: Scalar) -> Vector:
+    """Return the corrected gradient, ∇F_i(x; ξ) + λ(G_r - G_r^i), in place of the raw one."""
     if shift is not None:
         add_(gradient, shift, trust)
     return gradient
 
 
-DESCENTS = Pieces("descent", Descent, {"sgd": Descent})
+DESCENTS = Pieces("descent", Descent, {"sgd": Descent, "adamw": "episode.core.adamw:AdamW"})
 """The built-in descents by name."""

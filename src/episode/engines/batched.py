@@ -24,6 +24,8 @@ class Batched(Engine):
     def __init__(self, objective: Objective, algorithm: Algorithm) -> None:
         if algorithm.weighting != "uniform":
             raise EpisodeError("The batched engine offers uniform weighting only: use simulation.")
+        if algorithm.descent.adapts:
+            raise EpisodeError("The batched engine has no AdamW: use simulation.")
         super().__init__()
         self._worker = Worker(objective, algorithm)
         self._state = ClientState()

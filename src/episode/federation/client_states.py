@@ -8,6 +8,7 @@ from threading import Lock
 
 from torch import Tensor
 
+from episode.errors import EpisodeError
 from episode.federation.job import Job
 from episode.federation.protocols import Phase
 from episode.federation.slots import Layout, SlotFile
@@ -184,9 +185,17 @@ def states_for(job: Job, clients: Collection[int]) -> ClientStates:
     algorithm, (x, _) = job.plan.algorithm, job.task.initial()
     vectors = 0
     if algorithm.correction.steps_locally:
-        vectors = algorithm.correction.remembers + algorithm.descent.has_velocity
-    if len(clients) * vectors * x.nbytes <= job.engine.state_memory_mb * 1e6:
+        kept = [name for name in algorithm.descent.kept if name != "steps"]
+        vectors = algorithm.correction.remembers + len(kept)
+    size = len(clients) * vectors * x.nbytes / 1e6
+    if size <= job.engine.state_memory_mb:
         return ClientStates(clients)
+    if "second" in algorithm.descent.kept:
+        raise EpisodeError(
+            f"The moments of AdamW take {size:.0f} MB, above engine.state_memory_mb = "
+            f"{job.engine.state_memory_mb:g}, and are not stored in files: raise it, or set "
+            "algorithm.descent.moments to reset."
+        )
     folder = (job.folder / CHECKPOINT).parent if job.folder else None
     place = job.processes.rank, job.processes.size
     return MappedStates(clients, job.task.num_clients, x, folder, place)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import torch
@@ -75,11 +76,21 @@ class ClientState:
     memory: Tensor | None = None
     """Mean raw gradient of its last round, `[d]`; None stands for zero (Remembered)."""
     velocity: Tensor | None = None
-    """Momentum, `[d]`."""
+    """Momentum, or the mean of gradients that AdamW keeps, `[d]`."""
+    second: Tensor | None = None
+    """The mean of squared gradients that AdamW keeps, `[d]`."""
+    steps: Tensor | None = None
+    """How many steps are in these means, `[1]`, a whole number."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Tensor]) -> ClientState:
+        """Return the state of which these are the tensors, among others."""
+        return cls(**{f.name: given.get(f.name) for f in fields(cls)})
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what a checkpoint between two rounds must hold."""
-        held = {"memory": self.memory, "velocity": self.velocity}
+        names = ("memory", "velocity", "second", "steps")
+        held = {name: getattr(self, name) for name in names}
         return {name: tensor for name, tensor in held.items() if tensor is not None}
 
 

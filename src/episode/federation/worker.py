@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from episode.core.adamw import AdamW, Moments
 from episode.core.algorithm import Algorithm
 from episode.core.vectors import Scalar, Vector, add_, copy_, cut, dot, maximum, minimum, norm
 from episode.federation.corrections import new_memory, write_shift
@@ -159,6 +160,8 @@ class Worker:
         if gradients is not None:
             state.memory, reply.vectors["change"] = new_memory(gradients, local_steps, state.memory)
         state.anchor = None
+        if isinstance(velocity, Moments) and self.algorithm.descent.kept:
+            state.steps = velocity.steps[0].reshape(1).to(torch.int64)
         drift = norm(torch.sub(self.objective.x, x, out=self._shift))
         reply.metrics = seen.metrics(eta, drift)
         if self.algorithm.trust.measures:
@@ -185,12 +188,25 @@ class Worker:
             return 0.0
         return dot(shift, shift)
 
-    def _velocity(self, state: ClientState) -> Vector | None:
-        if not self.algorithm.descent.has_velocity:
+    def _velocity(self, state: ClientState) -> Vector | Moments | None:
+        """Return what the descent keeps of this client, to be updated in place."""
+        descent = self.algorithm.descent
+        if isinstance(descent, AdamW):
+            return self._moments(state if descent.kept else ClientState())
+        if not descent.has_velocity:
             return None
         if state.velocity is None:
             state.velocity = torch.zeros_like(self.objective.x)
         return self._cut(state.velocity)
+
+    def _moments(self, state: ClientState) -> Moments:
+        for name in ("velocity", "second"):
+            if getattr(state, name) is None:
+                setattr(state, name, torch.zeros_like(self.objective.x))
+        assert state.velocity is not None
+        assert state.second is not None
+        steps = 0 if state.steps is None else int(state.steps)
+        return Moments.of(self._cut(state.velocity), self._cut(state.second), steps)
 
     def _cut(self, vector: Tensor) -> Vector:
         return cut(vector, self.objective.blocks)

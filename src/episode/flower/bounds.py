@@ -14,6 +14,8 @@ followed the algorithm with finite numbers, so it is always rejected.
   D = ‖v_0‖ + (M + ‖G_r - G_r^i‖) / (1 - μ): v_t = μ v_{t-1} + g_t is a geometric sum, and with
   look-ahead g + μv is at most the same. An unclipped step is at most η·D long, and a site moves at
   most η·D·I.
+- *AdamW* scales every parameter by itself, so that a clipping bounds gradients and not steps:
+  only the comparison below applies to how far a site moves.
 - Both limits are doubled, and have room for rounding: the norm of 10⁸ numbers in float32 comes out
   4% too small, which makes steps longer, and each step rounds x.
 - *Numbers to compute with.* A norm near the square root of the largest number of its type would
@@ -45,7 +47,7 @@ from episode.core.algorithm import Algorithm
 from episode.core.descent import Descent
 from episode.core.trust import FullTrust, MeasuredTrust
 from episode.federation.protocols import Phase
-from episode.federation.rounds import Plan
+from episode.federation.rounds import MOST, Plan
 from episode.federation.state import Buffers, ClientState
 from episode.flower.checks import Rejected, metric_is_finite
 from episode.flower.messages import Answer, Ask
@@ -117,7 +119,10 @@ class Bounds:
             Rejected: With the answer, if it is only that it has left the finite numbers.
         """
         reply, after = answer.reply, answer.state
-        vectors = {n: v for n, v in reply.vectors.items() if n != "change"} | after.tensors()
+        kept = {name: held for name, held in after.tensors().items() if name != "steps"}
+        vectors = {n: v for n, v in reply.vectors.items() if n != "change"} | kept
+        if after.steps is not None and not 0 < int(after.steps) < MOST:
+            raise Rejected(f"sent moments of {int(after.steps)} steps")
         for name, vector in vectors.items():
             size = norm_of(vector)
             if not (math.isfinite(size) or torch.isfinite(vector).all()):
@@ -137,7 +142,7 @@ class Bounds:
 
     def _check_movement(self, before: ClientState, answer: Answer) -> None:
         direction = self._longest_direction(before)
-        step = self.algorithm.clipping.longest_step(direction, self.G_norm, self.eta, self.gamma)
+        step = self._longest_step(direction, self.G_norm)
         moved, limit = norm_of(answer.reply.vectors["x"] - self.x), step * self.local_steps
         if moved > self._with_room(limit):
             raise Rejected(
@@ -207,8 +212,14 @@ class Bounds:
 
     def _is_clipped(self, G_norm: float) -> bool:
         """Whether the clipping limits the steps of a round with this ‖G_r‖."""
+        return math.isfinite(self._longest_step(math.inf, G_norm))
+
+    def _longest_step(self, direction: float, G_norm: float) -> float:
+        """Return the length of the longest step, given the norm of the longest direction."""
+        if self.algorithm.descent.adapts:
+            return math.inf
         clipping = self.algorithm.clipping
-        return math.isfinite(clipping.longest_step(math.inf, G_norm, self.eta, self.gamma))
+        return clipping.longest_step(direction, G_norm, self.eta, self.gamma)
 
     def _measured_buffers(self, answers: Mapping[int, Answer]) -> Iterator[Measured]:
         sent = {c: a.reply.buffers for c, a in answers.items() if a.reply.buffers is not None}

@@ -114,7 +114,7 @@ def _serve(make_site: MakeSite, message: Message, context: Context) -> RecordDic
     label = {"client": client, "round": ask.round, "tag": ask.tag}
     if given is None:
         return labelled({**label, "status": "needs state"})
-    state = ClientState(given.get("anchor"), given.get("memory"), given.get("velocity"))
+    state = ClientState.of(given)
     reply = play(worker, client, state, ask, given)
     arrays = dict(reply.vectors)
     if ask.phase == "local":  # the server keeps a copy for a site that loses its state

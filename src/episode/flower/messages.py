@@ -149,9 +149,11 @@ class Answer(Held):
         form = ask.form(algorithm)
         # A client sends its memory, and the server, which has the old one, computes the change.
         names = ["memory" if name == "change" else name for name in form.vectors]
-        if ask.phase == "local" and algorithm.descent.has_velocity:
-            names.append("velocity")
+        if ask.phase == "local":
+            names += algorithm.descent.kept
         like = dict.fromkeys(names, broadcast["x"])
+        if "steps" in like:
+            like["steps"] = torch.zeros(1, dtype=torch.int64)
         if form.has_buffers:
             like |= vars(broadcast["buffers"])
         tensors = _unpack_like(content.array_records.get(ARRAYS, ArrayRecord()), like)
@@ -164,7 +166,7 @@ class Answer(Held):
             kept = {"memory": gradient} if ask.memorise else {"anchor": gradient}
             reply = Reply({"gradient": gradient}, buffers, metrics)
             return cls(replace(before, **kept), ask.tag, reply)
-        after = ClientState(None, tensors.get("memory"), tensors.get("velocity"))
+        after = ClientState.of(tensors)
         vectors = {"x": tensors["x"]}
         if after.memory is not None:
             old = before.memory
@@ -206,11 +208,11 @@ def pack(tensors: Mapping[str, Tensor | None]) -> ArrayRecord:
 def unpack(record: ArrayRecord, dtype: torch.dtype) -> dict[str, Tensor]:
     """Return the tensors of a record, of whatever names and shapes.
 
-    They are of `dtype`, except for buffers: integers are int64, and floats of their own type.
+    They are of `dtype`, except for counts and buffers: integers are int64, and floats of their own
+    type.
     """
     types = dict.fromkeys(record, dtype)
-    if "integers" in record:
-        types["integers"] = torch.int64
+    types |= {name: torch.int64 for name in ("integers", "steps") if name in record}
     if "floats" in record:
         types["floats"] = _FLOATS.get(record["floats"].dtype, dtype)
     return {name: read_array(name, a, tuple(a.shape), types[name]) for name, a in record.items()}

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from episode.core.adamw import Moments
+
 Blocks = list[Tensor]
 
 
@@ -40,6 +42,16 @@ class HoldingOptimizer(torch.optim.Optimizer):
 
     def _held(self, name: str) -> Blocks:
         return [self.state[p][name] for p in self._parameters]
+
+    def _reset_moments(self) -> None:
+        """Start the moments of AdamW from zero."""
+        for p in self._parameters:
+            zeros = {"velocity": torch.zeros_like(p), "second": torch.zeros_like(p)}
+            self.state[p].update(zeros, step=torch.zeros((), device=p.device))
+
+    def _moments(self, parameters: Blocks) -> Moments:
+        names = ("velocity", "second", "step")
+        return Moments(*([self.state[p][name] for p in parameters] for name in names))
 
     def _name(self, parameter: Tensor) -> str:
         """Return the parameter's name or, if it has none, its place."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from episode.arguments import number, positive, whole_number
+from episode.core.adamw import AdamW, clip_
 from episode.core.algorithm import Algorithm
 from episode.core.server_step import ServerMean, ServerStep
 from episode.core.vectors import Scalar, add_, copy_, descend_, dot, norm
@@ -53,7 +54,8 @@ class FederatedSGD(HoldingOptimizer):
         local_steps: Number I of steps between two averages.
         algorithm: A name, such as "episode" or "scaffold", or an `Algorithm`.
         momentum: Momentum of each process, kept across rounds.
-        weight_decay: Factor of the parameters that is added to each gradient.
+        weight_decay: Factor of the parameters that is added to each gradient or, with AdamW, taken
+            from the parameters in each step; by default what the algorithm says, which is mostly 0.
         nesterov: Whether to use Nesterov's momentum.
         outer: What is done with the mean of the processes' models after each round: a `ServerStep`,
             or its name, such as "adam". By default what the algorithm says, which is mostly to take
@@ -85,7 +87,7 @@ class FederatedSGD(HoldingOptimizer):
         local_steps: int | None = None,
         algorithm: str | Algorithm = "episode",
         momentum: float = 0.0,
-        weight_decay: float = 0.0,
+        weight_decay: float | None = None,
         nesterov: bool = False,
         *,
         outer: ServerStep | str | Mapping[str, Any] | None = None,
@@ -99,9 +101,10 @@ class FederatedSGD(HoldingOptimizer):
         self._peers = Peers(process_group)
         self._peers.warn_if_alone()
         self._buffers = averaged_buffers(buffers)
+        decay = self.algorithm.descent.weight_decay if weight_decay is None else weight_decay
         defaults = {
             "lr": lr,
-            "weight_decay": number("weight_decay", weight_decay),
+            "weight_decay": number("weight_decay", decay),
             "threshold": gamma / lr,
             "steps_taken": 0,
             "global_norm": math.nan,
@@ -260,12 +263,22 @@ class FederatedSGD(HoldingOptimizer):
         needed = algorithm.clipping.asks_for_norm(G_norm, 1.0, threshold)
         g_norm: Scalar = norm(g) if needed else math.nan
         factor = algorithm.clipping.step_size(g_norm, G_norm, 1.0, threshold)
+        if isinstance(algorithm.descent, AdamW):
+            clip_(g, factor, 1.0)
+            if not self._taken or (
+                self._taken % self.local_steps == 0 and not algorithm.descent.kept
+            ):
+                self._reset_moments()
         by_parameter = dict(zip(self._parameters, g, strict=True))
         for group in self.param_groups:
             moving = [p for p in group["params"] if p in by_parameter and p.requires_grad]
             if moving:
-                x = [p.detach() for p in moving]
-                descend_(x, float(group["lr"]) * factor, [by_parameter[p] for p in moving])
+                x, along = [p.detach() for p in moving], [by_parameter[p] for p in moving]
+                if isinstance(algorithm.descent, AdamW):
+                    lr, decay = float(group["lr"]), float(group["weight_decay"])
+                    algorithm.descent.adam_(x, along, self._moments(moving), lr, decay)
+                else:
+                    descend_(x, float(group["lr"]) * factor, along)
 
     def _gradient(self) -> Blocks:
         """Return a copy of each parameter's gradient, with weight decay; zero if it has none."""
@@ -280,7 +293,7 @@ class FederatedSGD(HoldingOptimizer):
                         "use sparse=False in its layer."
                     )
                 block = torch.zeros_like(p) if p.grad is None else p.grad.clone()
-                if group["weight_decay"] and p.requires_grad:
+                if group["weight_decay"] and p.requires_grad and not self.algorithm.descent.adapts:
                     block.add_(p, alpha=group["weight_decay"])
                 blocks.append(block)
         return blocks

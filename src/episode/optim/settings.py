@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from episode.arguments import number, positive, shown
+from episode.core.adamw import AdamW
 from episode.core.algorithm import Algorithm
 from episode.core.clipping import Unclipped
 from episode.core.server_step import SERVER_STEPS, ServerStep
@@ -37,7 +38,7 @@ def algorithm_of(
     elif momentum or nesterov:
         raise EpisodeError("Give momentum in the Algorithm's own Descent, not beside it.")
     algorithm = Algorithm.named(algorithm)
-    if algorithm.descent.weight_decay:
+    if algorithm.descent.weight_decay and not isinstance(algorithm.descent, AdamW):
         raise EpisodeError("Give weight_decay to the optimizer, which has it by parameter group.")
     if algorithm.probe_batches != 1 or algorithm.weighting != "uniform":
         raise EpisodeError("probe_batches and weighting are for the engines, not the optimizer.")

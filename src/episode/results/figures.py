@@ -31,11 +31,12 @@ STYLES: dict[str, tuple[str, str]] = {
     "fedadagrad": ("#117733", "-."),
     "fedprox": ("#44AA99", "-."),
     "minibatch_clip": ("#000000", "--"),
+    "diloco": ("#AA4499", "-"),
     "episode_nesterov": ("#332288", "-"),
 }
 """Colour and line style of each algorithm, the same in all figures.
 
-The colours are those of Okabe and Ito, and four of Tol's: colour-blind readers can tell them
+The colours are those of Okabe and Ito, and five of Tol's: colour-blind readers can tell them
 apart."""
 OTHER = ("#777777", "-")
 """Colour and line style of any other algorithm."""

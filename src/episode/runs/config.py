@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from episode.catalogue import cell_name
-from episode.core import ALGORITHMS, CLIPPINGS, CORRECTIONS, Algorithm
+from episode.core import ALGORITHMS, CLIPPINGS, CORRECTIONS, Algorithm, Descent
 from episode.core.schedule import Schedule
 from episode.engines.registry import engine_class
 from episode.errors import EpisodeError, unknown
@@ -280,7 +280,7 @@ def _parse(kind: type[T], section: str, values: Mapping[str, Any]) -> T:
 def _names_of(kind: type) -> list[str]:
     """Return the names of a section's settings."""
     if kind is AlgorithmSection:
-        return ["name", "descent", *ALGORITHMS["episode"].to_dict()]
+        return ["name", *(f.name for k in (Algorithm, Descent) for f in dataclasses.fields(k))]
     if issubclass(kind, BaseModel):
         return [field.alias or name for name, field in kind.model_fields.items()]
     return list(getattr(kind, "__dataclass_fields__", ()))  # Cohorts has none: its rules do

@@ -16,7 +16,7 @@ from episode.results.store import read_config
 Values = dict[str, Any]
 """Nested values by section and key."""
 
-NAMED = ("task", "algorithm", "engine", "correction", "clipping", "descent")
+NAMED = ("task", "algorithm", "engine", "correction", "clipping", "trust", "descent", "server")
 """Sections, and pieces of an algorithm, that may be given by name alone: algorithm = "episode"."""
 
 

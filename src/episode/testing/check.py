@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from episode.core import Algorithm, ServerStep
+from episode.core import AdamW, Algorithm, ServerStep
 from episode.federation.sampling import Cohorts
 from episode.testing import plain
 from episode.testing.problems import MakeEngine, QuadraticProblem, distance, play
@@ -77,6 +77,10 @@ def plain_path(algorithm: Algorithm, setting: plain.Setting) -> Sequence[plain.V
         probe_batches=algorithm.batches_of_probe(setting.local_steps),
         proximal=algorithm.descent.proximal,
     )
+    if isinstance(algorithm.descent, AdamW):
+        names = ("beta1", "beta2", "eps", "weight_decay", "moments")
+        own = {name: getattr(algorithm.descent, name) for name in names}
+        setting = replace(setting, local=plain.local_adamw(**own))
     if not correction.steps_locally:
         once = algorithm.probe_batches == "local_steps"
         return plain.synchronous(

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from episode.core.adamw import AdamW
 from episode.core.algorithm import ALGORITHMS, Algorithm
 from episode.core.descent import Descent
 from episode.core.schedule import Schedule
@@ -121,9 +122,13 @@ def _algorithm_checks(algorithm: Algorithm, make_engine: MakeEngine) -> Iterator
     cell = algorithm.correction, algorithm.clipping
     options = ("trust", "server", "probe_batches", "probe_first", "reuse_probe")
     own = {name: getattr(algorithm, name) for name in options}
-    if algorithm == Algorithm(*cell, Descent(proximal=algorithm.descent.proximal), **own):
+    descent = Descent(proximal=algorithm.descent.proximal)
+    if isinstance(algorithm.descent, AdamW):
+        descent = algorithm.descent
+    if algorithm == Algorithm(*cell, descent, **own):
         yield against_plain(name, algorithm, problem, make_engine)
-    if algorithm.correction.has_global and algorithm.weighting == "uniform":
+    exact = algorithm.weighting == "uniform" and not algorithm.descent.adapts
+    if algorithm.correction.has_global and exact:
         yield _fixed_point_of(name, algorithm, make_engine)
 
 
@@ -160,6 +165,7 @@ def _weights(make_engine: MakeEngine) -> Iterator[Check]:
 def _resuming(make_engine: MakeEngine) -> Iterator[Check]:
     for name in ("scaffold_clipped", "episode_plus_plus"):
         yield _resumes(name, Algorithm.named(name, momentum=0.9), make_engine)
+    yield _resumes("diloco", ALGORITHMS["diloco"], make_engine)
 
 
 def _resumes(name: str, algorithm: Algorithm, make_engine: MakeEngine) -> Check:

@@ -39,6 +39,8 @@ Rule = Callable[[float, float, float, float], float]
 """The step size that ‖g‖, ‖G‖ (NaN if there is no G), η and γ lead to."""
 Server = Callable[[Vector, Vector], Vector]
 """x̄_{r+1}, from x̄_r and the mean of the clients' models."""
+Move = Callable[[Vector, Vector, float, float], Vector]
+"""A client's next point, from x, g, the step size and η."""
 
 EPS = 1e-10
 RULES: dict[type, Rule] = {
@@ -72,6 +74,8 @@ class Setting:
     server: Server = lambda x, mean: mean
     probe_batches: int = 1
     proximal: float = 0.0
+    local: Callable[[int, int], Move] = lambda i, r: lambda x, g, size, eta: x - size * g
+    """How client i steps in round r."""
 
     def probe(self, i: int, x: Vector, r: int) -> Vector:
         """The mean of the probe's batches of client i in round r."""
@@ -92,10 +96,13 @@ def length(v: Vector) -> float:
     return float(np.sqrt(np.sum(v * v)))
 
 
-def step(x: Vector, g: Vector, G: Vector | None, s: Setting, rule: Rule) -> Vector:
+def step(
+    x: Vector, g: Vector, G: Vector | None, s: Setting, rule: Rule, move: Move | None = None
+) -> Vector:
     """Return x - size · g, with the size that the rule gives (Algorithm 1, line 10)."""
     G_norm = math.nan if G is None else length(G)
-    return x - rule(length(g), G_norm, s.eta, s.gamma) * g
+    size = rule(length(g), G_norm, s.eta, s.gamma)
+    return x - size * g if move is None else move(x, g, size, s.eta)
 
 
 def believed(raw: Vector, own: Vector, G: Vector, trust: Trust) -> Vector:
@@ -113,11 +120,11 @@ def resampled(s: Setting, rule: Rule, trust: Trust, reuse_probe: bool = False) -
         G = mean(list(G_i.values()))
         ends = []
         for i in cohort:
-            x = x_bar
+            x, move = x_bar, s.local(i, r)
             for t in range(s.local_steps):
                 g = believed(s.gradient(i, x, "local", r * s.local_steps + t), G_i[i], G, trust)
                 g = G if t == 0 and reuse_probe else g
-                x = step(x, g + s.proximal * (x - x_bar), G, s, rule)
+                x = step(x, g + s.proximal * (x - x_bar), G, s, rule, move)
             ends.append(x)
         path.append(s.server(path[-1], mean(ends)))
     return path
@@ -129,10 +136,10 @@ def uncorrected(s: Setting, rule: Rule) -> list[Vector]:
     for r in range(s.rounds):
         ends = []
         for i in s.cohort(r):
-            x = path[-1]
+            x, move = path[-1], s.local(i, r)
             for t in range(s.local_steps):
                 g = s.gradient(i, x, "local", r * s.local_steps + t)
-                x = step(x, g + s.proximal * (x - path[-1]), None, s, rule)
+                x = step(x, g + s.proximal * (x - path[-1]), None, s, rule, move)
             ends.append(x)
         path.append(s.server(path[-1], mean(ends)))
     return path
@@ -150,12 +157,12 @@ def remembered(s: Setting, rule: Rule, trust: Trust, probe_first: bool) -> list[
     for r in range(s.rounds):
         c, ends = mean(c_i), []
         for i in s.cohort(r):
-            x, gradients = path[-1], []
+            x, gradients, move = path[-1], [], s.local(i, r)
             for t in range(s.local_steps):
                 raw = s.gradient(i, x, "local", r * s.local_steps + t)
                 gradients.append(raw)
                 g = believed(raw, c_i[i], c, trust)
-                x = step(x, g + s.proximal * (x - path[-1]), c, s, rule)
+                x = step(x, g + s.proximal * (x - path[-1]), c, s, rule, move)
             ends.append(x)
             c_i[i] = mean(gradients)
         path.append(s.server(path[-1], mean(ends)))
@@ -243,3 +250,25 @@ SERVERS: dict[type, Callable[..., Server]] = {
     ServerAdamW: server_adamw,
 }
 """The built-in server steps, which are their keys only, made from their fields."""
+
+
+def local_adamw(
+    beta1: float, beta2: float, eps: float, weight_decay: float, moments: str
+) -> Callable[[int, int], Move]:
+    """AdamW on each client, whose gradients are clipped; moments by client, or by round too."""
+    held: dict[Any, tuple[Any, Any, int]] = {}
+
+    def of(i: int, r: int) -> Move:
+        key = i if moments == "kept" else (i, r)
+
+        def move(x: Vector, g: Vector, size: float, eta: float) -> Vector:
+            m, v, t = held.get(key, (0.0, 0.0, 0))
+            clipped = size / eta * g
+            m, v, t = beta1 * m + (1 - beta1) * clipped, beta2 * v + (1 - beta2) * clipped**2, t + 1
+            held[key] = m, v, t
+            m_hat, v_hat = m / (1 - beta1**t), v / (1 - beta2**t)
+            return np.asarray(x - eta * weight_decay * x - eta * m_hat / (np.sqrt(v_hat) + eps))
+
+        return move
+
+    return of

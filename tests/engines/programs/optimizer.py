@@ -50,6 +50,8 @@ def compare(name: str, momentum: float, fresh: bool, nesterov: bool = False) -> 
     probes, remembers = ALGORITHMS[name].correction.probes, ALGORITHMS[name].correction.remembers
     locally = ALGORITHMS[name].correction.steps_locally
     options: dict[str, Any] = {"momentum": momentum, "weight_decay": DECAY, "nesterov": nesterov}
+    if nesterov and ALGORITHMS[name].descent.adapts:
+        return  # AdamW has no momentum of its own
     if probes and locally and not fresh:
         options["reuse_probe"] = True
     algorithm = Algorithm.named(name, **options)

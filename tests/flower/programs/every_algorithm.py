@@ -37,7 +37,7 @@ def deployed(grid: Grid, context: Context) -> None:
 
 def rounds_of(algorithm: Algorithm) -> int:
     """Return the fewest rounds that show what an algorithm carries over: exchanges take seconds."""
-    return 2 if algorithm.correction.name == "remembered" else 1
+    return 2 if algorithm.correction.name == "remembered" or algorithm.descent.kept else 1
 
 
 def differences(grid: Grid, rounds: Callable[[Algorithm], int]) -> Iterator[tuple[str, float]]:

@@ -143,7 +143,7 @@ class SecureEngine(FlowerEngine):
     @property
     def _has_states(self) -> bool:
         """Whether sites keep anything from round to round."""
-        return self._algorithm.correction.remembers or self._algorithm.descent.has_velocity
+        return self._algorithm.correction.remembers or bool(self._algorithm.descent.kept)
 
     def _least(self, size: int) -> int:
         return max(MIN_COHORT, self._needed(size))

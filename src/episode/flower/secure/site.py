@@ -49,8 +49,6 @@ from episode.flower.serving import (
     worker_of,
 )
 
-_KEPT = ("anchor", "memory", "velocity")
-
 
 class CannotAnswer(Exception):  # noqa: N818 - the server asks again
     """The site cannot answer now; the status says what the server must do."""
@@ -165,7 +163,7 @@ class _Answering:
         if self.masked.step == "evaluate":
             return self._evaluation(sent)
         state, given = self._start(sent)
-        before = ClientState(*(given.get(name) for name in _KEPT))
+        before = ClientState.of(given)
         reply = play(self.worker, self.client, state, self.ask, given, self.masked.repeat)
         kept = replace(state, anchor=None)  # which is the reply's gradient
         self._check(before, Answer(kept, self.ask.tag, reply), given)
@@ -218,8 +216,9 @@ class _Answering:
             held = {**held, **point}
         device = self.worker.objective.x.device
         given = {name: tensor.to(device) for name, tensor in {**held, **sent}.items()}
-        state = ClientState(*(given.get(name) for name in _KEPT))
-        return replace(state, velocity=_copy(state.velocity)), given  # it is changed in place
+        state = ClientState.of(given)
+        moments = {name: _copy(getattr(state, name)) for name in ("velocity", "second")}
+        return replace(state, **moments), given  # which are changed in place
 
     def _check(self, before: ClientState, answer: Answer, given: dict[str, Tensor]) -> None:
         """Check this site's own values as a server would check single replies."""
