@@ -76,7 +76,7 @@ def play(secure: bool) -> tuple[list[float], float, Tensor]:
 
 def main() -> None:
     """Measure and print."""
-    serving._MOST_WORKERS = SITES  # a real site has a process of its own
+    serving._MOST_SITES = SITES  # a real site has a process of its own
     times: dict[bool, list[float]] = {False: [], True: []}
     sizes, models = {}, {}
     for _ in range(REPEATS):
