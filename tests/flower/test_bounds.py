@@ -236,6 +236,23 @@ def test_a_correction_adds_to_the_length_of_a_step() -> None:
         bounds.check(before, answer(37 * unit))
 
 
+def test_a_clipping_does_not_bound_the_steps_of_adamw() -> None:
+    unit = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    for descent, rejected in (("sgd", True), ("adamw", False)):
+        bounds = bounds_of(Algorithm.named("celgc", descent=descent))
+        found = rejection(bounds, ClientState(), answer(0.5 * unit))
+        assert (found is not None) is rejected
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2**60])
+def test_moments_of_an_impossible_number_of_steps_are_rejected(steps: int) -> None:
+    zero = torch.zeros(3, dtype=torch.float64)
+    sent = answer(zero)
+    sent.state = ClientState(velocity=zero, second=zero, steps=torch.tensor([steps]))
+    with pytest.raises(Rejected, match=f"sent moments of {steps} steps"):
+        bounds_of(ALGORITHMS["diloco"]).check(ClientState(), sent)
+
+
 def test_a_velocity_from_earlier_rounds_adds_to_the_length_of_a_step() -> None:
     unit = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
     bounds = bounds_of(Algorithm.named("fedavg", momentum=0.9), max_norm=1.0)

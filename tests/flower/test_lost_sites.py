@@ -24,6 +24,7 @@ REMEMBERING = [
     "episode_plus_plus",
     Algorithm.named("episode", momentum=0.9),
     Algorithm.named("scaffold_clipped", momentum=0.9),
+    "diloco",
 ]
 FOUR = [*REMEMBERING[:2], "episode", "fedavg"]
 
@@ -32,7 +33,7 @@ def at_a_site(fault: str, outcome: str, **more: str) -> pytest.MarkDecorator:
     return pytest.mark.fault(engine="Flower", fault=fault, outcome=outcome, **more)
 
 
-@pytest.mark.parametrize("algorithm", [*FOUR, REMEMBERING[2], REMEMBERING[3]], ids=str)
+@pytest.mark.parametrize("algorithm", [*FOUR, *REMEMBERING[2:]], ids=str)
 @pytest.mark.parametrize(
     "act",
     [

@@ -109,6 +109,9 @@ def test_buffers_of_other_types_give_the_numbers_of_the_simulation(
         Algorithm.named("scaffold_clipped", momentum=0.5, nesterov=True),
         Algorithm.named("episode_plus_plus", weighting="examples"),
         Algorithm.named("parallel_sgd", momentum=0.9),
+        Algorithm.named("scaffold", probe_first=True, probe_batches="local_steps"),
+        Algorithm.named("episode", descent={"name": "adamw", "moments": "reset"}, server="yogi"),
+        Algorithm.named("diloco", correction="remembered", clipping="per_step"),
     ],
     ids=str,
 )

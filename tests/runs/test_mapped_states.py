@@ -220,3 +220,12 @@ def test_a_checkpoint_names_no_states_outside_of_its_folder(tmp_path: Path) -> N
     with pytest.raises(EpisodeError, match="is damaged: remove"):
         train(tmp_path / "run")
     assert (tmp_path / ROWS).read_bytes() == content
+
+
+def test_moments_of_adamw_do_not_go_to_a_file() -> None:
+    """Which is said before anything is trained."""
+    with pytest.raises(
+        EpisodeError, match=r"engine\.state_memory_mb = 0, and are not stored in fil"
+    ):
+        train(None, "diloco", momentum=0.0)
+    train(None, "diloco", momentum=0.0, megabytes=10.0)

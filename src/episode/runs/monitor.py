@@ -61,10 +61,13 @@ class Monitor:
         self._recent: deque[Record] = deque(maxlen=WINDOW)
         self._ratios: deque[float] = deque(maxlen=WINDOW)
         self._local_steps = 1
+        self._knows_lengths = True
+        """Whether γ is the length of clipped steps, as it is not with AdamW."""
 
     def watch(self, job: Job) -> Job:
         """Return the job with measured corrections; the run is the same, bit for bit."""
         self._local_steps = job.plan.local_steps
+        self._knows_lengths = not job.plan.algorithm.descent.adapts
         return replace(job, plan=replace(job.plan, measure_every=EVERY))
 
     def __call__(self, record: Record) -> None:
@@ -86,7 +89,7 @@ class Monitor:
                 f"No round was clipped {where}: γ/η is {record['threshold']:.3g} and ‖G_r‖ at most "
                 f"{max(norms):.3g}, so clipping does nothing; lower γ if the loss is unsteady.",
             )
-        if all(clipped):
+        if all(clipped) and self._knows_lengths:
             self._warn(
                 "always clipped",
                 f"Every round was clipped {where}: γ/η is {record['threshold']:.3g} and ‖G_r‖ at "
@@ -95,7 +98,7 @@ class Monitor:
             )
 
     def _look_at_drift(self, record: Record) -> None:
-        if record["clipped"] is not False or record["drift"] is None:
+        if record["clipped"] is not False or record["drift"] is None or not self._knows_lengths:
             return
         eta, gamma, drift = record["eta"], record["gamma"], record["drift"]
         reach = gamma * self._local_steps
