@@ -11,8 +11,8 @@ from torch import Tensor
 
 from episode import ALGORITHMS, Algorithm, Descent, EpisodeError, Schedule
 from episode.core import Episodic, Guarded, PerStep, Resampled, Unclipped, Uncorrected
-from episode.core.clipping import is_clipped
-from episode.core.vectors import cut, maximum, minimum, norm, where
+from episode.core.clipping import Clipping, is_clipped
+from episode.core.vectors import Vector, cut, dot, holds, maximum, minimum, norm, where
 
 positive = st.floats(1e-3, 1e3)
 
@@ -233,6 +233,11 @@ def test_gamma_follows_eta_unless_told_otherwise() -> None:
     assert Schedule(2.0, 0.1).threshold == 0.05
 
 
+def test_a_milestone_of_one_is_a_round_and_not_the_whole_run() -> None:
+    schedule = Schedule(1.0, 1.0, kind="step", milestones=(1,), factor=0.5)
+    assert [schedule.at(r, 10)[0] for r in range(3)] == [1.0, 0.5, 0.5]
+
+
 def test_cosine_falls_to_its_final_factor_and_warmup_rises_from_above_zero() -> None:
     cosine = Schedule(1.0, 1.0, kind="cosine", final=0.2)
     assert cosine.at(0, 10)[0] == 1
@@ -241,6 +246,7 @@ def test_cosine_falls_to_its_final_factor_and_warmup_rises_from_above_zero() -> 
     warm = Schedule(1.0, 1.0, warmup=4)
     assert [warm.at(r, 10)[0] for r in range(5)] == [0.25, 0.5, 0.75, 1, 1]
     assert Schedule(1.0, 1.0, warmup=0.4).at(0, 10)[0] == 0.25
+    assert Schedule(1.0, 1.0, warmup=1.5).at(0, 10)[0] == 1 / 1.5
 
 
 @pytest.mark.parametrize(
@@ -257,6 +263,7 @@ def test_cosine_falls_to_its_final_factor_and_warmup_rises_from_above_zero() -> 
         ({"kind": "step", "milestones": (1,), "factor": 0.0}, "factor is 0.0"),
         ({"final": 2.0}, "final is 2.0"),
         ({"warmup": -1.0}, "warmup is -1.0"),
+        ({"warmup": math.inf}, "warmup is inf"),
     ],
 )
 def test_meaningless_schedules_are_refused_in_a_sentence(
@@ -264,3 +271,51 @@ def test_meaningless_schedules_are_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(EpisodeError, match=message):
         Schedule(**{"eta": 1.0, "gamma": 1.0, **values})
+
+
+def test_an_algorithm_without_a_correction_is_refused_in_a_sentence() -> None:
+    with pytest.raises(EpisodeError, match="The algorithm has no correction"):
+        Algorithm.from_dict({"clipping": "episodic"})
+
+
+def test_the_norm_of_a_direction_is_computed_only_for_a_clipping_that_asks() -> None:
+    x, gradient = torch.zeros(2), torch.tensor([3.0, 4.0])
+    plain, clipped = ALGORITHMS["fedavg"], ALGORITHMS["celgc"]
+    assert plain.step(x, gradient.clone(), None, None, math.nan, 0.1, 1.0) == (0.1, None)
+    assert clipped.step(x, gradient.clone(), None, None, math.nan, 0.1, 1.0)[1] == 5.0
+
+
+@pytest.mark.parametrize(
+    "v", [torch.tensor([3.0, 4.0]), [torch.tensor([3.0]), torch.tensor([4.0])]]
+)
+def test_norms_and_products_of_one_vector_on_the_cpu_are_numbers(v: Vector) -> None:
+    assert (type(norm(v)), type(dot(v, v))) == (float, float)
+
+
+def test_vectors_in_other_blocks_have_no_product() -> None:
+    ones = [torch.ones(2), torch.ones(2)]
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        dot(ones, ones[:1])
+
+
+def test_which_float_types_hold_which_others() -> None:
+    assert holds(torch.float32, torch.bfloat16)
+    assert holds(torch.float32, torch.float8_e4m3fn)
+    assert not holds(torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("clipping", "lengths"),
+    [
+        (Unclipped(), [0.5, 2.0, 0.5, 2.0]),
+        (PerStep(), [0.5, 1.0, 0.5, 1.0]),
+        (Episodic(), [0.5, 2.0, 1.0, 1.0]),
+        (Guarded(), [0.5, 1.0, 1.0, 1.0]),
+    ],
+)
+def test_the_longest_step_along_short_and_long_directions(
+    clipping: Clipping, lengths: list[float]
+) -> None:
+    """A round is clipped if ‖G_r‖ is above γ/η = 2; then Episodic and Guarded even lengthen."""
+    norms = [(1.0, 1.0), (4.0, 1.0), (1.0, 3.0), (4.0, 3.0)]
+    assert [clipping.longest_step(g, G, eta=0.5, gamma=1.0) for g, G in norms] == lengths

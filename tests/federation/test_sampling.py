@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from episode import Cyclic, Uniform
+from episode import Cyclic, EpisodeError, Uniform
 from episode.federation.sampling import PERMUTED_UP_TO
 from episode.randomness import permutation, sample
 
@@ -61,3 +61,20 @@ def test_samples_are_uniform_over_all_subsets() -> None:
 def test_a_sample_of_all_is_all() -> None:
     assert sample(12, 12, 3, "test") == list(range(12))
     assert np.unique(sample(10**15, 1000, 3, "test")).size == 1000
+
+
+def test_all_clients_that_are_available_take_part_unless_some_are_drawn() -> None:
+    rule = Cyclic(2, period=2)
+    groups = [[0, 2, 4], [0, 2, 4], [1, 3], [1, 3], [0, 2, 4]]
+    assert [rule.at(r, 5, seed=0) for r in range(5)] == groups
+
+
+def test_a_cohort_is_no_larger_than_the_smallest_group() -> None:
+    Cyclic(2, cohort_size=1).check(5)
+    Cyclic(2, cohort_size=2).check(5)
+    for size in (0, 3):
+        with pytest.raises(EpisodeError, match="smallest of 2 groups has 2 clients"):
+            Cyclic(2, cohort_size=size).check(5)
+    for rule, reason in ((Cyclic(6), "groups is 6"), (Cyclic(2, period=0), "period is 0")):
+        with pytest.raises(EpisodeError, match=reason):
+            rule.check(5)

@@ -405,3 +405,25 @@ def test_a_whole_cohort_that_blows_up_has_diverged_and_is_not_rejected() -> None
     ended = on_flower("fedavg", eta=1e200, rounds=6, min_replies=2)
     assert ended.strategy.run is not None
     assert ended.strategy.run.status == "diverged"
+
+
+def sent(**vectors: list[float]) -> Answer:
+    """Return an answer with these vectors, in float16."""
+    tensors = {name: torch.tensor(v, dtype=torch.float16) for name, v in vectors.items()}
+    return Answer(ClientState(), "", Reply(tensors, metrics={"loss": 1.0}))
+
+
+def test_half_precision_has_room_for_norms_up_to_a_sixteenth_of_its_largest_number() -> None:
+    x = torch.zeros(2, dtype=torch.float16)
+    bounds = Bounds(ALGORITHMS["fedavg"], "probe", x, Buffers(), None, math.nan, 0.1, 1.0, 1)
+    bounds.check(ClientState(), sent(gradient=[3000.0, 0.0]))
+    with pytest.raises(Rejected, match=r"norm 5e\+03, which is too large to compute with"):
+        bounds.check(ClientState(), sent(gradient=[3000.0, 4000.0]))
+
+
+def test_the_length_of_all_clipped_steps_is_no_unusual_distance() -> None:
+    x = torch.zeros(1, dtype=torch.float16)
+    bounds = Bounds(ALGORITHMS["fedavg"], "local", x, Buffers(), None, math.nan, 0.1, 0.01, 100)
+    others = {0: sent(x=[0.001]), 1: sent(x=[0.001])}
+    assert bounds.outliers({**others, 2: sent(x=[900.0])}) == {}
+    assert list(bounds.outliers({**others, 2: sent(x=[1100.0])})) == [2]
