@@ -348,15 +348,15 @@ def test_clipping_is_needed_where_it_is_more_than_twice_as_fast(
 
 
 @pytest.mark.parametrize(
-    ("differs_in", "agreeing", "said"),
+    ("differs_in", "needed", "said"),
     [
-        ((), 2, "The answer is firm: it was the same in 2 repeats with other batches."),
-        ((2,), 1, "The answer is not firm: only 1 of 2 repeats with other batches agreed."),
-        ((1, 2), 0, "The answer is not firm: only 0 of 2 repeats with other batches agreed."),
+        ((), True, "The answer is firm: it was the same in 3 repeats with other batches."),
+        ((2,), True, "The answer is not firm: 2 of 3 repeats with other batches agreed."),
+        ((1, 2), False, "The answer is not firm: 2 of 3 repeats with other batches agreed."),
     ],
 )
-def test_an_answer_says_in_how_many_repeats_it_was_the_same(
-    differs_in: tuple[int, ...], agreeing: int, said: str
+def test_most_repeats_decide_and_the_answer_says_how_many_they_were(
+    differs_in: tuple[int, ...], needed: bool, said: str
 ) -> None:
     """In the others all runs end alike, so that neither clipping nor corrections are needed."""
     ways = {"episode_guarded": 1.0, "episode_unclipped": 0.2, "celgc": 0.3}
@@ -365,9 +365,10 @@ def test_an_answer_says_in_how_many_repeats_it_was_the_same(
         return 2.0 - ways.get(name, 0.1) * (1.0 if eta == 1.0 else 0.5)
 
     r = Script(ends, differs_in).results()
-    assert (r.needs_clipping, r.needs_correction) == (True, True)
-    assert r.agreeing("needs_clipping") == r.agreeing("needs_correction") == agreeing
-    assert said in findings.algorithm(r).because
+    assert (r.needs_clipping, r.needs_correction, r.needs_fresh_correction) == (needed,) * 3
+    assert r.algorithm == ("episode_guarded" if needed else "fedavg")
+    assert findings._firmness(r.clipping) == findings._firmness(r.correction)
+    assert said in findings._firmness(r.correction)
 
 
 def test_of_step_sizes_that_are_as_good_the_smallest_is_taken() -> None:

@@ -60,34 +60,20 @@ class ShortRun:
 
 
 @dataclass(frozen=True)
-class Deciding:
-    """The runs on which the answers rest, all with the same batches."""
+class Votes:
+    """The answer to a question in each of several repeats with other batches."""
 
-    plain: ShortRun
-    """Corrected steps without clipping, at the η chosen for them."""
-    rivals: tuple[ShortRun, ...]
-    """Corrected steps with clipping, at each η that was tried; in a repeat, the fastest."""
-    chosen: ShortRun
-    """The better of both, with as many local steps as pay off."""
-    uncorrected: ShortRun
-    """The chosen settings without corrections."""
-    remembered: ShortRun
-    """The chosen settings with SCAFFOLD's corrections: one exchange per round instead of two."""
+    votes: tuple[bool, ...]
 
     @property
-    def needs_clipping(self) -> bool:
-        """Whether clipped steps at some η are more than twice as fast as plain ones at any η."""
-        return not all(self.plain.keeps_up(r) for r in self.rivals if r.descends)
+    def answer(self) -> bool:
+        """What most repeats say."""
+        return 2 * sum(self.votes) > len(self.votes)
 
     @property
-    def needs_correction(self) -> bool:
-        """Whether f gets lower with corrections than without."""
-        return self.chosen.descends and not self.uncorrected.equals(self.chosen)
-
-    @property
-    def needs_fresh_correction(self) -> bool:
-        """Whether f gets lower with fresh corrections than with SCAFFOLD's."""
-        return not self.remembered.equals(self.chosen)
+    def agreeing(self) -> int:
+        """How many repeats give that answer."""
+        return sum(vote == self.answer for vote in self.votes)
 
 
 @dataclass(frozen=True)
@@ -110,19 +96,17 @@ class ShortRuns:
     """The chosen settings without corrections."""
     remembered: ShortRun
     """The chosen settings with SCAFFOLD's corrections: one exchange per round instead of two."""
-    repeats: tuple[Deciding, ...] = ()
-    """The runs that decide, played again with other batches."""
-
-    @property
-    def deciding(self) -> Deciding:
-        """The runs on which the answers rest."""
-        rivals = matching(self.runs, algorithm=CLIPPED, local_steps=self.plain.local_steps)
-        return Deciding(self.plain, tuple(rivals), self.chosen, self.uncorrected, self.remembered)
+    clipping: Votes
+    """Whether clipped steps at some η are more than twice as fast as plain ones at any η."""
+    correction: Votes
+    """Whether f gets lower with corrections than without."""
+    fresh_correction: Votes
+    """Whether f gets lower with fresh corrections than with SCAFFOLD's."""
 
     @property
     def needs_clipping(self) -> bool:
-        """Whether clipped steps at some η are more than twice as fast as plain ones at any η."""
-        return self.deciding.needs_clipping
+        """Whether most runs say that clipping is more than twice as fast."""
+        return self.clipping.answer
 
     @property
     def clipping_edge(self) -> tuple[ShortRun, ShortRun] | None:
@@ -141,18 +125,13 @@ class ShortRuns:
 
     @property
     def needs_correction(self) -> bool:
-        """Whether f gets lower with corrections than without."""
-        return self.deciding.needs_correction
+        """Whether most runs say that f gets lower with corrections."""
+        return self.correction.answer
 
     @property
     def needs_fresh_correction(self) -> bool:
-        """Whether f gets lower with fresh corrections than with SCAFFOLD's."""
-        return self.deciding.needs_fresh_correction
-
-    def agreeing(self, question: str) -> int:
-        """Return how many repeats give the same answer, such as to `needs_clipping`."""
-        answer = getattr(self.deciding, question)
-        return sum(getattr(repeat, question) == answer for repeat in self.repeats)
+        """Whether most runs say that f gets lower with fresh corrections than with SCAFFOLD's."""
+        return self.fresh_correction.answer
 
     @property
     def algorithm(self) -> str:
@@ -173,6 +152,11 @@ class ShortRuns:
 def matching(runs: Sequence[ShortRun], **settings: object) -> list[ShortRun]:
     """Return the runs with these settings, such as `algorithm=PLAIN, local_steps=4`."""
     return [r for r in runs if settings.items() <= vars(r).items()]
+
+
+def pays_off(corrected: ShortRun, uncorrected: ShortRun) -> bool:
+    """Whether f gets lower with these corrections than without them, or with others."""
+    return corrected.descends and not uncorrected.equals(corrected)
 
 
 def keeps_up_with_clipping(plain: ShortRun, runs: Sequence[ShortRun]) -> bool:

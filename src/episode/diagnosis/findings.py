@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from episode.diagnosis.decisions import ShortRuns, matching
+from episode.diagnosis.decisions import CLIPPED, ShortRuns, Votes, matching
 from episode.diagnosis.estimate import USUAL_SHARE, Estimates, usual_step_norm
 from episode.diagnosis.measure import Point
 
@@ -32,7 +32,8 @@ class Finding:
 def clipping(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Finding:
     """Say whether and from which η on clipping is needed."""
     plain, clipped = runs.plain, runs.clipped
-    halfway = min(r.half for r in runs.deciding.rivals)
+    rivals = matching(runs.runs, algorithm=CLIPPED, local_steps=plain.local_steps)
+    halfway = min(r.half for r in rivals)
     because = (
         f"In short runs of {runs.iterations} iterations f began at {plain.before:.3g}. Plain "
         f"(unclipped) steps with η = {plain.eta:.2g} ended at {plain.after:.3g}, clipped steps "
@@ -56,17 +57,17 @@ def clipping(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Finding:
                 f" But at η = {edge[0].eta:.2g}, plain steps ended at {edge[0].after:.3g} and "
                 f"clipped ones at {edge[1].after:.3g}: clip if you use step sizes that large."
             )
-    firm = _firmness(runs, "needs_clipping")
+    firm = _firmness(runs.clipping)
     return Finding("Is clipping needed?", answer, f"{because} {firm} {_curvature(points, e)}")
 
 
-def _firmness(runs: ShortRuns, question: str) -> str:
+def _firmness(votes: Votes) -> str:
     """Say in how many repeats with other batches the answer was the same."""
-    count, agreeing = len(runs.repeats), runs.agreeing(question)
-    if agreeing == count:
+    count = len(votes.votes)
+    if votes.agreeing == count:
         return f"The answer is firm: it was the same in {count} repeats with other batches."
     return (
-        f"The answer is not firm: only {agreeing} of {count} repeats with other batches agreed. "
+        f"The answer is not firm: {votes.agreeing} of {count} repeats with other batches agreed. "
         "Take both as equally good, and try the simpler one first."
     )
 
@@ -98,7 +99,7 @@ def correction(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Findin
         "Corrections keep clients from drifting towards their own data. With "
         f"η = {chosen.eta:.2g} and I = {chosen.local_steps}, f ended at {chosen.after:.3g} with "
         f"them and at {runs.uncorrected.after:.3g} without: {advice}. "
-        f"{_firmness(runs, 'needs_correction')} In the median, client gradients differ from each "
+        f"{_firmness(runs.correction)} In the median, client gradients differ from each "
         f"other by {noise} times the noise of a batch, and by {signal} times ‖∇f‖. They stay below "
         f"{e.kappa:.3g} + {e.rho:.3g}·‖∇f‖.",
     )
@@ -166,7 +167,7 @@ def algorithm(runs: ShortRuns) -> Finding:
             f"It {clips} and corrects for client drift with {kind} gradients. f ended at "
             f"{runs.chosen.after:.3g} with fresh gradients, which take two exchanges per round, "
             f"and at {runs.remembered.after:.3g} with stored ones, which take one. "
-            f"{_firmness(runs, 'needs_fresh_correction')}"
+            f"{_firmness(runs.fresh_correction)}"
         )
     return Finding("Which algorithm?", runs.algorithm, because)
 
@@ -180,7 +181,7 @@ def limits(e: Estimates, runs: ShortRuns) -> tuple[str, ...]:
         "The noise is that of this batch size. The theory wants a bound that always holds, but σ "
         "covers only 95% of the batches that were seen.",
         f"η and I come from single short runs of {runs.iterations} iterations with a constant step "
-        f"size, the other answers from {1 + len(runs.repeats)} of each. A long run may need a "
+        f"size, the other answers from {len(runs.clipping.votes)} of each. A long run may need a "
         "smaller η or fewer local steps near its end.",
         "Runs were compared by training loss only, not by a test score.",
         "Two short runs count as equal if one ends no higher than the other was at some time in "

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch import Tensor
@@ -23,11 +23,12 @@ from episode.diagnosis.decisions import (
     PLAIN,
     REMEMBERED,
     UNCORRECTED,
-    Deciding,
     ShortRun,
     ShortRuns,
+    Votes,
     keeps_up_with_clipping,
     matching,
+    pays_off,
 )
 from episode.diagnosis.measure import Measurer, State
 from episode.engines.simulation import Simulation
@@ -58,27 +59,28 @@ def try_settings(runner: ShortRunner, eta: float, most: int) -> ShortRuns:
     fast_enough = [r for r in unclipped if keeps_up_with_clipping(r, tried)]
     if plain not in fast_enough:
         plain = min(fast_enough, key=lambda r: r.eta, default=plain)
-    chosen, beyond = runner.most_local_steps(plain if fast_enough else clipped, most)
+    fastest = min(matching(tried, algorithm=CLIPPED), key=lambda r: r.half)
+    clipping = Votes(
+        (
+            not fast_enough,
+            *(
+                rival.descends and not slow.keeps_up(rival)
+                for slow, rival in runner.repeats(plain, fastest)
+            ),
+        )
+    )
+    chosen, beyond = runner.most_local_steps(clipped if clipping.answer else plain, most)
     uncorrected = runner.run(UNCORRECTED[chosen.algorithm], chosen.eta, chosen.local_steps)
     remembered = runner.run(REMEMBERED[chosen.algorithm], chosen.eta, chosen.local_steps)
-    found = ShortRuns(
-        runner.iterations, tuple(runner.done.values()), plain, clipped, plain_there, chosen, beyond,
-        uncorrected, remembered,
-    )  # fmt: skip
-    repeats = [_repeated(runner, found.deciding, k) for k in range(1, REPEATS + 1)]
-    return replace(found, repeats=tuple(repeats))
-
-
-def _repeated(runner: ShortRunner, first: Deciding, repeat: int) -> Deciding:
-    """Play the runs that decide once more, with other batches."""
-
-    def again(run: ShortRun) -> ShortRun:
-        return runner.run(run.algorithm, run.eta, run.local_steps, repeat)
-
-    fastest = min(first.rivals, key=lambda r: r.half)
-    return Deciding(
-        again(first.plain), (again(fastest),), again(first.chosen), again(first.uncorrected),
-        again(first.remembered),
+    kinds: list[tuple[ShortRun, ...]] = [(chosen, uncorrected, remembered)]
+    runs = tuple(runner.done[key] for key in runner.done if key[-1] == 0)
+    kinds += runner.repeats(chosen, uncorrected, remembered)
+    return ShortRuns(
+        runner.iterations, runs, plain, clipped, plain_there, chosen, beyond, uncorrected,
+        remembered,
+        clipping=clipping,
+        correction=Votes(tuple(pays_off(fresh, without) for fresh, without, _ in kinds)),
+        fresh_correction=Votes(tuple(pays_off(fresh, stored) for fresh, _, stored in kinds)),
     )  # fmt: skip
 
 
@@ -111,6 +113,13 @@ class ShortRunner:
             self.done[key] = ShortRun(algorithm, eta, self.threshold, local_steps, *losses)
         return self.done[key]
 
+    def repeats(self, *runs: ShortRun) -> list[tuple[ShortRun, ...]]:
+        """Return these runs again, several times, with other batches each time."""
+        return [
+            tuple(self.run(r.algorithm, r.eta, r.local_steps, repeat) for r in runs)
+            for repeat in range(1, REPEATS + 1)
+        ]
+
     def best_eta(self, algorithm: str, first: float, local_steps: int) -> ShortRun:
         """Double η from the first while f ends lower, or halve it if doubling was worse.
 
@@ -140,15 +149,22 @@ class ShortRunner:
         found, beyond = first, None
         while 2 * found.local_steps <= min(most, self.iterations // 2):
             beyond = self.run(found.algorithm, found.eta, 2 * found.local_steps)
-            if not beyond.saves_rounds(found):
+            if not self._saves_rounds(beyond, found):
                 break
             found, beyond = beyond, None
         while 1 < found.local_steps <= first.local_steps:
             fewer = self.run(found.algorithm, found.eta, found.local_steps // 2)
-            if found.saves_rounds(fewer):
+            if self._saves_rounds(found, fewer):
                 break
             found, beyond = fewer, found
         return found, beyond
+
+    def _saves_rounds(self, more: ShortRun, fewer: ShortRun) -> bool:
+        """Whether twice the local steps save rounds; most repeats must agree if the first does."""
+        if not more.saves_rounds(fewer):
+            return False
+        repeats = self.repeats(more, fewer)
+        return Votes((True, *(a.saves_rounds(b) for a, b in repeats))).answer
 
     def _losses(self, name: str, eta: float, local_steps: int, repeat: int) -> list[float]:
         """Train, and return f after each share of the rounds in MEASURED_AFTER."""
