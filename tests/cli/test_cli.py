@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from episode import ALGORITHMS
+
 QUICK = ["--set", "budget.rounds=2", "--set", "budget.local_steps=2"]
 
 
@@ -66,7 +68,7 @@ def test_run_takes_toml_and_dry_run_prints_what_would_run(tmp_path: Path) -> Non
 
 def test_list_names_everything(tmp_path: Path) -> None:
     names = json.loads(episode("list", "--json", cwd=tmp_path).stdout)
-    assert len(names["algorithms"]) == 11
+    assert set(names["algorithms"]) == set(ALGORITHMS)
     own = {"digits", "synthetic", "quadratics", "relaxed_smooth"}
     assert set(names["tasks"]) == own | {"snli", "sentiment140", "cifar10", "imagenet", "silos"}
     assert "simulation" in names["engines"]
