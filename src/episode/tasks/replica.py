@@ -48,7 +48,7 @@ class Replica(Objective):
     def gradient(self, draw: Draw) -> tuple[Tensor, Vector]:
         if self._task.accumulate > 1:
             return self._accumulated(draw)
-        ((_, loss),) = self.losses(draw)
+        loss = self.loss(draw)
         return loss.detach(), self._gradient_of(loss)
 
     def hessian_product(self, draw: Draw) -> Callable[[Tensor], Tensor]:
@@ -57,8 +57,7 @@ class Replica(Objective):
         Raises:
             NotTwiceDifferentiableError: The loss has kinks, or torch cannot differentiate it twice.
         """
-        ((_, loss),) = self.losses(draw, accumulate=1)
-        return hessian_product(loss, self._parameters)
+        return hessian_product(self.loss(draw), self._parameters)
 
     def load_buffers(self, buffers: Buffers) -> None:
         self._attach()
@@ -72,16 +71,24 @@ class Replica(Objective):
             return Buffers()
         return read_buffers(self.module, self._buffer_type, self._device)
 
-    def losses(self, draw: Draw, accumulate: int | None = None) -> Iterator[tuple[int, Tensor]]:
-        """Yield F_i(x; ξ) with its graph: of the batch, or of each part of it with its size."""
-        batches, count = self._task.batches[draw.client], accumulate or self._task.accumulate
+    def loss(self, draw: Draw) -> Tensor:
+        """Return F_i(x; ξ), with its graph."""
+        with self._turn(draw, 0):  # datasets and `collate` may draw random numbers, too
+            return self._loss_of(self._task.batches[draw.client].draw(draw.stream, draw.index))
+
+    def losses(self, draw: Draw) -> Iterator[tuple[int, Tensor]]:
+        """Yield the loss of each part of the batch, with its graph and the part's size."""
+        batches, count = self._task.batches[draw.client], self._task.accumulate
         parts = batches.draw_parts(draw.stream, draw.index, count)
         for part in range(min(count, batches.batch_size)):
-            with self._turn(draw, part):  # datasets and `collate` may draw random numbers, too
+            with self._turn(draw, part):
                 size, batch = next(parts)
-                with self._autocast:
-                    loss = self._task.loss(self.module, to_device(batch, self._device))
+                loss = self._loss_of(batch)
             yield size, loss
+
+    def _loss_of(self, batch: Any) -> Tensor:
+        with self._autocast:
+            return self._task.loss(self.module, to_device(batch, self._device))
 
     def _accumulated(self, draw: Draw) -> tuple[Tensor, Vector]:
         """Return loss and gradient of a batch from those of its parts, weighted by their sizes."""
