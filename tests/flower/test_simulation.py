@@ -67,6 +67,19 @@ def test_a_run_on_flower_is_stopped_and_goes_on_as_one_of_ours(tmp_path: Path) -
     assert read_json(theirs / "summary.json")["status"] == "finished"
 
 
+@pytest.mark.long
+def test_a_secure_run_on_flowers_simulation_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    run(*RUN, "--folder", str(ours))
+    secure = ["--engine", "flower", "--set", "engine.secure=true", "--folder", str(theirs)]
+    run("-c", STOP_AFTER_TWO, *RUN[2:], *secure, code=130)
+    assert len(list((theirs / "sites").iterdir())) == 3
+    run(*RUN, *secure, "--resume")
+    a, b = (load_file(f / "model.safetensors") for f in (ours, theirs))
+    assert all(torch.allclose(a[name], b[name], rtol=0, atol=1e-5) for name in a)
+    assert len(read_rounds(theirs / "rounds.jsonl")) == 3
+
+
 STOP_AFTER_TWO = """
 import os, signal
 from episode.cli.main import main
