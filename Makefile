@@ -10,7 +10,7 @@ DEMO_ENVIRONMENT := $(if $(wildcard .venv/.all),.venv/.all,.venv/.demo)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo check format test test-quick test-all fault-matrix fuzz verify docs bench bench-cluster \
-  bench-many bench-wide-area bench-flower bench-secure wheel clean
+  bench-many bench-wide-area bench-flower bench-secure bench-lora wheel clean
 
 help:  ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -77,6 +77,9 @@ wheel: .venv/.all  ## Build wheel and sdist into dist/, and check them
 
 bench-secure: .venv/.all  ## Time and bytes of a secure exchange against an open one (about a minute)
 	$(BIN)/python benchmarks/secure.py
+
+bench-lora: .venv/.all  ## Memory, time and files of a LoRA run against a plain loop (about a minute)
+	$(BIN)/python benchmarks/lora.py
 
 clean:  ## Remove the environment and everything that was made
 	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

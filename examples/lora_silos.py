@@ -2,6 +2,7 @@
 
     python examples/lora_silos.py data                # data/multinli and data/snli_1.0
     python examples/lora_silos.py data --freeze-a
+    python examples/lora_silos.py data --silos 6 --exchanges 200
 
 A BERT of two layers learns its WordPiece vocabulary and natural language inference on MultiNLI, the
 public data. Then LoRA adapters and the classifier are trained on SNLI, which lies in silos sorted
@@ -23,7 +24,7 @@ import gzip
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -198,13 +199,15 @@ class Comparison:
         options = {"server": {"rate": given.pop("rate")}} if "rate" in given else {}
         algorithm = episode.Algorithm.named(name, **options)
         each = 2 if algorithm.correction.probes else 1
+        s = self.sizes
         label = "-".join([name, split, str(seed), *(f"{v:g}" for v in setting.values())])
+        place = self.folder / f"{s.silos}-silos-{s.local_steps}-steps-{s.exchanges}-exchanges"
         return episode.fit(
-            adapted(self.base, self.sizes.rank, self.freeze_a), self.silos, loss, **given,
-            algorithm=algorithm, local_steps=self.sizes.local_steps, seed=seed,
-            rounds=self.sizes.exchanges // each, batch_size=self.sizes.batch,
-            collate=self.collate, evaluate=lambda m: {"accuracy": self.accuracy(m, split)},
-            evaluate_every=0, folder=self.folder / "runs" / label,
+            adapted(self.base, s.rank, self.freeze_a), self.silos, loss, **given,
+            algorithm=algorithm, local_steps=s.local_steps, seed=seed,
+            rounds=s.exchanges // each, batch_size=s.batch, collate=self.collate,
+            evaluate=lambda m: {"accuracy": self.accuracy(m, split)}, evaluate_every=0,
+            folder=place / label,
         )  # fmt: skip
 
     def row(self, name: str) -> str:
@@ -238,9 +241,14 @@ def main(arguments: Sequence[str] | None = None, sizes: Sizes | None = None) -> 
     parser.add_argument("--folder", type=Path, default=Path("runs/lora"))
     parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS)
     parser.add_argument("--freeze-a", action="store_true", help="all keep the same random A")
+    sizes = sizes or Sizes()
+    for name in ("silos", "local_steps", "exchanges", "seeds"):
+        option = "--" + name.replace("_", "-")
+        parser.add_argument(option, type=int, default=getattr(sizes, name))
     chosen = parser.parse_args(arguments)
+    sizes = replace(sizes, **{n: v for n, v in vars(chosen).items() if n in vars(sizes)})
     folder = chosen.folder / ("frozen_a" if chosen.freeze_a else "both")
-    comparison = Comparison(chosen.data, folder, sizes or Sizes(), chosen.freeze_a)
+    comparison = Comparison(chosen.data, folder, sizes, chosen.freeze_a)
     with torch.no_grad():
         before = comparison.accuracy(comparison.base.eval(), "test")
     print(f"The base without adapters: {before:.3f}\n")
