@@ -59,10 +59,14 @@ class FedOpt(ServerStep):
 class ServerAdam(FedOpt):
     """FedAdam: v ← β2 v + (1 - β2) Δ², and x̄ ← x̄ + rate · m / (√v + τ).
 
-    The rule of Reddi et al. (2021), without Adam's bias correction. `rate`, `beta1`, `tau` and
-    `start` are those of `FedOpt`.
+    The rule of Reddi et al. (2021), Algorithm 2, where m ← β1 m + (1 - β1) Δ; without Adam's bias
+    correction. The authors tune the rate; the default is that of Flower's strategy.
 
     Args:
+        rate: The server's learning rate, above 0.
+        beta1: β1, at least 0 and below 1.
+        tau: τ, above 0.
+        start: v before the first round, as a multiple of τ²: 1 or more in the paper, 0 in Flower.
         beta2: β2, at least 0 and below 1.
 
     Example:
@@ -84,6 +88,8 @@ class ServerAdam(FedOpt):
 class ServerYogi(ServerAdam):
     """FedYogi: as FedAdam, with v ← v - (1 - β2) Δ² sign(v - Δ²), which shrinks more slowly.
 
+    Its arguments are those of `ServerAdam`.
+
     Example:
         >>> ServerYogi(rate=1.0, beta1=0.0).step(torch.zeros(1), torch.ones(1), {})
         tensor([9.9005])
@@ -99,7 +105,14 @@ class ServerYogi(ServerAdam):
 class ServerAdagrad(FedOpt):
     """FedAdagrad: v ← v + Δ², and x̄ ← x̄ + rate · m / (√v + τ).
 
-    There is no momentum unless `beta1` is set; the other arguments are those of `FedOpt`.
+    The rule of Reddi et al. (2021), Algorithm 2, where m = Δ unless `beta1` is set. Steps become
+    shorter and shorter, so that it needs no schedule.
+
+    Args:
+        rate: The server's learning rate, above 0.
+        beta1: β1, at least 0 and below 1.
+        tau: τ, above 0.
+        start: v before the first round, as a multiple of τ²: 1 or more in the paper, 0 in Flower.
 
     Example:
         >>> ServerAdagrad(rate=1.0).step(torch.zeros(1), torch.ones(1), {})
