@@ -319,3 +319,9 @@ def test_the_longest_step_along_short_and_long_directions(
     """A round is clipped if ‖G_r‖ is above γ/η = 2; then Episodic and Guarded even lengthen."""
     norms = [(1.0, 1.0), (4.0, 1.0), (1.0, 3.0), (4.0, 3.0)]
     assert [clipping.longest_step(g, G, eta=0.5, gamma=1.0) for g, G in norms] == lengths
+
+
+def test_another_descent_has_none_of_the_options_of_the_one_it_replaces() -> None:
+    fast = Algorithm.named("celgc", momentum=0.9)
+    assert Algorithm.named(fast, weight_decay=0.1).descent == Descent(0.9, 0.1)
+    assert Algorithm.named(fast, descent="sgd").descent == Descent()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ import episode
 from episode import ALGORITHMS, Schedule
 from episode.engines.simulation import Simulation
 from episode.federation.mean import OrderedSum, mean_of
-from episode.federation.protocols import Reply
+from episode.federation.protocols import Engine, Evaluation, Reply
 from episode.federation.rounds import Plan, Rounds, divergence
 from episode.federation.state import Buffers, ServerState
 from episode.testing.problems import QuadraticProblem, play
@@ -126,3 +126,16 @@ def test_divergence_looks_at_buffers() -> None:
         assert divergence(server, telemetry, before) == "a buffer of the model is not finite"
     server.buffers = Buffers(torch.tensor([math.inf, 1.0, math.nan]))
     assert divergence(server, telemetry, before) is not None
+
+
+def test_the_buffers_of_the_model_are_part_of_every_evaluation() -> None:
+    class Telling:
+        def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
+            return {"buffer": buffers.floats.item()}
+
+        def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> dict[str, float]:
+            return {"buffer": client + buffers.floats.item()}
+
+    engine, task = cast("Any", None), cast("Any", Telling())
+    found = Engine.evaluate(engine, task, torch.zeros(1), Buffers(torch.tensor([0.5])), [1, 2])
+    assert found == Evaluation({"buffer": 0.5}, {1: {"buffer": 1.5}, 2: {"buffer": 2.5}})

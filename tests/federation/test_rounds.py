@@ -19,8 +19,10 @@ from episode import (
     ClientError,
     EpisodeError,
     Episodic,
+    Guarded,
     PerStep,
     Schedule,
+    Synchronous,
     Uniform,
 )
 from episode.engines.simulation import Simulation
@@ -175,9 +177,11 @@ def test_telemetry_says_what_happened() -> None:
     assert last.metrics["clipped"] == [0.0] * N
     assert len(first.metrics["drift"]) == N
     assert all(d > 0 for d in first.metrics["drift"])
+    assert all(size > 0 for size in first.metrics["largest_norm"])
     fedavg = play(problem, ALGORITHMS["fedavg"], 1).telemetry[0]
     assert fedavg.G_norm is None
     assert fedavg.clipped is None
+    assert fedavg.metrics["largest_norm"] == [None] * N
 
 
 def test_the_schedule_covers_the_budget_however_many_rounds_it_takes() -> None:
@@ -266,6 +270,30 @@ def test_an_error_on_a_client_names_client_phase_and_round() -> None:
     with pytest.raises(ClientError, match="Client 1 failed in the local phase of round 0: OSError"):
         rounds.play(ServerState(*task.initial()))
     engine.close()
+
+
+@pytest.mark.parametrize(("name", "exchanges"), [("fedavg", 1), ("episode", 2)])
+def test_buffers_are_counted_once_a_round_in_each_direction(name: str, exchanges: int) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    silos = [(torch.randn(4, 2),)] * 3
+    task = NeuralTask(model, silos, lambda m, b: m(b[0]).square().sum(), batch_size=4)
+    engine = Simulation(task, ALGORITHMS[name], 1)
+    server = ServerState(*task.initial())
+    Rounds(Plan(ALGORITHMS[name], Schedule(0.1, 1.0), 1, 1), task, engine).play(server)
+    engine.close()
+    assert server.buffers.nbytes
+    each = exchanges * server.x.nbytes + server.buffers.nbytes
+    assert (server.counts.bytes_down, server.counts.bytes_up) == (3 * each, 3 * each)
+
+
+def test_a_server_that_steps_alone_takes_the_same_steps_with_every_clipping() -> None:
+    """Its direction is G_r itself, so both norms are one."""
+    ends = [
+        play(QuadraticProblem.heterogeneous(), Algorithm(Synchronous(), clipping), 3).server.x
+        for clipping in (PerStep(), Episodic(), Guarded())
+    ]
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
 
 
 def test_a_round_without_finite_norms_is_not_hidden_by_clipping() -> None:

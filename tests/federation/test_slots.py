@@ -33,6 +33,15 @@ def same(a: Mapping[int, Tensor], b: Mapping[int, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
+def test_a_vector_takes_turns_in_the_slots_of_two_checkpoints_and_its_own(tmp_path: Path) -> None:
+    file = SlotFile(tmp_path / "rows", Layout(1, SIZE, "float32"))
+    for _ in range(10):
+        file.write(0, torch.rand(SIZE))
+        file.table()
+    file.close()
+    assert (tmp_path / "rows").stat().st_size == 3 * SIZE * 4
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_last_two_checkpoints_can_be_read_after_any_writes(seed: int, tmp_path: Path) -> None:
     """Random writes, checkpoints and restarts, checked after each as if killed there."""
