@@ -25,7 +25,7 @@ from episode.flower import EpisodeStrategy, attach, serving
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flower"))
 from local_grid import LocalGrid
 
-SITES, ROUNDS, REPEATS, STEPS, BATCH = 8, 3, 2, 4, 32
+SITES, ROUNDS, REPEATS, STEPS, BATCH = 8, 4, 4, 4, 32
 WIDTH = 1000
 
 
