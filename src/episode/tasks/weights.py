@@ -59,8 +59,12 @@ def load_trained(model: nn.Module, state: Mapping[str, Tensor], frozen: str, nam
             f"The weights of {name} were trained beside a frozen base with the checksum {frozen}, "
             f"but this model's has {own or 'none'}: build the model from the same base."
         )
-    own_state = model.state_dict()
-    kept = {n: own_state[n] for n in missing if n in own_state}
+    # Extra state that is not a tensor is not stored, and stays as it is, too.
+    kept = {
+        n: own
+        for n, own in model.state_dict().items()
+        if n in missing or not isinstance(own, Tensor)
+    }
     try:
         model.load_state_dict({**kept, **state})
     except RuntimeError as error:
