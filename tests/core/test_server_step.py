@@ -31,7 +31,7 @@ def walked(server: ServerStep) -> list[torch.Tensor]:
         (ServerSGD(0.7, 0.9, True), lambda p: torch.optim.SGD(p, 0.7, 0.9, nesterov=True)),
         (ServerAdamW(0.1), lambda p: torch.optim.AdamW(p, 0.1)),
     ],
-    ids=str,
+    ids=["rate", "momentum", "nesterov", "adamw"],
 )
 def test_what_torch_has_is_torchs_with_minus_delta_for_a_gradient(
     server: ServerStep, theirs: Any
