@@ -36,7 +36,7 @@ test: .venv/.all  ## All tests but the longest (ten to twelve minutes)
 test-quick: .venv/.all  ## Tests of about a minute
 	$(BIN)/pytest -n 2 -m "not slow and not long"
 
-test-all: test  ## All tests, with faults and deployments (about forty minutes)
+test-all: test  ## All tests, with faults and deployments (about fifty minutes)
 	$(BIN)/pytest -n 2 -m long
 
 docs: .venv/.all  ## Build the site into build/site, without warnings; check links, spelling and prose

@@ -54,14 +54,18 @@ def compare(name: str, momentum: float, fresh: bool, nesterov: bool = False) -> 
         return  # AdamW has no momentum of its own
     if probes and locally and not fresh:
         options["reuse_probe"] = True
-    algorithm = Algorithm.named(name, **options)
+    chosen: str | Algorithm = name
+    if ALGORITHMS[name].descent.adapts:
+        # The gradient of a bias before BatchNorm is rounding alone, which AdamW divides by ε.
+        chosen = Algorithm.named(name, descent={"eps": 1e-3})
+    algorithm = Algorithm.named(chosen, **options)
     engine = Simulation(task, algorithm, 1)
     server = ServerState(*task.initial())
     rounds = Rounds(Plan(algorithm, Schedule(ETA, GAMMA), ROUNDS, STEPS), task, engine)
 
     model = make_model(rank)  # ranks that start apart: the optimizer begins with the first's
     optimizer = FederatedSGD(
-        model.parameters(), ETA, GAMMA, STEPS, name, momentum, DECAY, nesterov,
+        model.parameters(), ETA, GAMMA, STEPS, chosen, momentum, DECAY, nesterov,
         buffers=model.buffers(),
     )  # fmt: skip
     for r in range(ROUNDS if locally else ROUNDS * STEPS):
