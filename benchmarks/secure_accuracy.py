@@ -37,10 +37,13 @@ DIGITS = Path(__file__).parents[1] / "examples" / "digits.toml"
 
 
 LAST_BIT = 2.0**-23
-SNLI = ("task=snli", "budget.rounds=20", "record.evaluate_every=20")
+SNLI = ("task=snli", "record.evaluate_every=0")
+LEARNS = ("algorithm=celgc", "schedule.eta=1", "schedule.gamma=1", "budget.rounds=100")
 SNLI_ROWS = {
-    "SNLI, η = 0.1": ("schedule.eta=0.1", "schedule.gamma=0.01"),
-    "SNLI, η = 1": ("schedule.eta=1", "schedule.gamma=0.1"),
+    "SNLI, EPISODE, η = 0.1": ("schedule.eta=0.1", "schedule.gamma=0.01", "budget.rounds=20"),
+    "SNLI, EPISODE, η = 1": ("schedule.eta=1", "schedule.gamma=0.1", "budget.rounds=20"),
+    "SNLI, CELGC, η = 1": LEARNS,
+    "SNLI, CELGC, η = 1, float64": (*LEARNS, "task.dtype=float64"),
 }
 
 

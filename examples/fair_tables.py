@@ -21,7 +21,7 @@ import json
 import statistics
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -198,12 +198,16 @@ def main() -> None:
     parser.add_argument("--vectors", help="word vectors in GloVe's format")
     parser.add_argument("--algorithms", default=",".join(BEST), help="names, with commas")
     parser.add_argument("--seeds", default="3,4,5,6,7", help="seeds of the test runs, with commas")
+    parser.add_argument("--local-steps", type=int, help="I, if not that of the comparison")
     parser.add_argument("--folder", type=Path, default=Path("runs/fair"))
     asked = parser.parse_args()
     given = {k: getattr(asked, k) for k in ("data", "vectors") if getattr(asked, k)}
     warnings.simplefilter("ignore")
-    folder: Path = asked.folder / asked.name
-    table = Table(COMPARISONS[asked.name], given, folder)
+    comparison, folder = COMPARISONS[asked.name], asked.folder / asked.name
+    if asked.local_steps is not None:
+        comparison = replace(comparison, local_steps=asked.local_steps)
+        folder = asked.folder / f"{asked.name}-I{asked.local_steps}"
+    table = Table(comparison, given, folder)
     names, seeds = asked.algorithms.split(","), [int(seed) for seed in asked.seeds.split(",")]
     tried = {name: table.tried(name) for name in dict.fromkeys(["celgc", *names])}
     shared = best(tried["celgc"])

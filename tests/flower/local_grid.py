@@ -11,7 +11,10 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    no_object_id_recompute,
+)
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -117,8 +120,10 @@ def serialised(message: Message) -> Message:
     if message.has_error():
         return message
     content = message.content
-    parts = {name: part.deflate() for name, part in get_all_nested_objects(content).items()}
+    with no_object_id_recompute():  # as Flower's grid and its SuperNodes do
+        parts = {name: part.deflate() for name, part in get_all_nested_objects(content).items()}
+        whole = content.object_id
     copy = Message(content, reply_to=message)
     copy.__dict__["_metadata"] = message.metadata
-    copy.__dict__["_content"] = inflate_object_from_contents(content.object_id, parts)
+    copy.__dict__["_content"] = inflate_object_from_contents(whole, parts)
     return copy

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from episode.flower.checks import Rejected, check_label, view_array
 from episode.flower.exchange import Failure, Outcome
 from episode.flower.messages import ARRAYS, Ask, label_of
-from episode.flower.secure.fixed_point import Words
+from episode.flower.secure.fixed_point import Words, add_up
 from episode.flower.secure.keys import KeyShare
 from episode.flower.secure.messages import WORDS, read_share
 from episode.flower.sites import Sites
@@ -45,11 +45,7 @@ class Found:
 
     def total(self) -> Words:
         """Return the sum of the answers, in which masks have cancelled."""
-        first, *others = self.words.values()
-        total = first.copy()
-        for words in others:
-            total += words
-        return total
+        return add_up(list(self.words.values()))
 
 
 class Keys:

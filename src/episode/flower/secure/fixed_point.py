@@ -8,6 +8,7 @@ made of such numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -110,17 +111,33 @@ def _round_into(
     signed: npt.NDArray[np.int64], plain: npt.NDArray[np.floating[Any]], factor: float
 ) -> float:
     """Write round(v · factor) for each value; return the largest size, or NaN if one is NaN."""
-    scaled, largest = np.empty(min(_CHUNK, len(plain))), 0.0
+    sizes = (plain.max(), -plain.min()) if len(plain) else (0.0,)
+    largest = float(np.rint(factor * np.float64(max(sizes)))) if sizes[0] == sizes[0] else math.nan
+    if not largest < 2.0**63:  # no such integer, so nothing to write
+        return largest
+    scaled = np.empty(min(_CHUNK, len(plain)))
     for start in range(0, len(plain), _CHUNK):
         part = plain[start : start + _CHUNK]
         rounded = np.multiply(part, factor, out=scaled[: len(part)], dtype=np.float64)
         np.rint(rounded, out=rounded)
-        sizes = float(rounded.max()), -float(rounded.min())
-        largest = float(np.max([largest, *sizes]))
-        if not largest < 2.0**63:  # no such integer: the rest does not matter
-            break
         signed[start : start + len(part)] = rounded
     return largest
+
+
+def add_up(answers: Sequence[Words]) -> Words:
+    """Return the sum of words, modulo 2^64.
+
+    Example:
+        >>> add_up([np.array([2**64 - 1], np.uint64), np.array([3], np.uint64)])
+        array([2], dtype=uint64)
+    """
+    total = np.empty_like(answers[0])
+    for start in range(0, len(total), _CHUNK):
+        part = total[start : start + _CHUNK]
+        part[:] = answers[0][start : start + _CHUNK]
+        for words in answers[1:]:
+            part += words[start : start + _CHUNK]
+    return total
 
 
 def decode(words: Words, bits: int) -> Tensor:
@@ -134,8 +151,11 @@ def decode(words: Words, bits: int) -> Tensor:
         >>> decode(words, 8)
         tensor([-2.5000], dtype=torch.float64)
     """
-    signed = words.view(np.int64)
-    largest = max(int(signed.max(initial=0)), -int(signed.min(initial=0)))
-    if largest > 2 ** (SUM_BITS + 1):
-        raise OutOfRangeError("it is no sum of values that were in range")
-    return torch.from_numpy(signed.astype(np.float64) * 2.0**-bits)
+    signed, values = words.view(np.int64), np.empty(len(words))
+    limit = 2 ** (SUM_BITS + 1)
+    for start in range(0, len(words), _CHUNK):
+        part = signed[start : start + _CHUNK]
+        if part.max() > limit or part.min() < -limit:
+            raise OutOfRangeError("it is no sum of values that were in range")
+        np.multiply(part, 2.0**-bits, out=values[start : start + _CHUNK], dtype=np.float64)
+    return torch.from_numpy(values)

@@ -131,7 +131,7 @@ def read_reply(
     """
     weight = float(sums["weight"])
     form = ask.form(algorithm)
-    vectors = {name: (sums[name] / weight).to(x) for name in form.vectors}
+    vectors = {name: sums[name].div_(weight).to(x) for name in form.vectors}  # no second copy
     reply = Reply(vectors)
     if form.has_buffers:
         floats = (sums["floats"] / weight).to(before.floats)

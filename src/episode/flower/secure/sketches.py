@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 _SIZE = 64
+_BLOCK = 128 * _SIZE
+"""Elements that are added up in their own precision, which is four times as fast."""
 _KEPT = 16
 """Answers whose sketches are kept: more than a round is tried."""
 _SAME = 1e-5
@@ -28,8 +30,12 @@ def sketch_of(vector: Tensor) -> Tensor:
         [3.0, 3.0, 2.0]
     """
     flat = vector.detach().cpu().reshape(-1)
-    whole = len(flat) // _SIZE * _SIZE
-    sums = flat[:whole].view(-1, _SIZE).sum(0, dtype=torch.float64)
+    wide = torch.promote_types(flat.dtype, torch.float32)
+    many, whole = len(flat) // _BLOCK * _BLOCK, len(flat) // _SIZE * _SIZE
+    sums = (
+        flat[:many].view(-1, _BLOCK // _SIZE, _SIZE).sum(1, dtype=wide).sum(0, dtype=torch.float64)
+    )
+    sums += flat[many:whole].view(-1, _SIZE).sum(0, dtype=torch.float64)
     sums[: len(flat) - whole] += flat[whole:]
     return sums
 
