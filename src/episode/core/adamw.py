@@ -11,7 +11,7 @@ from torch.optim.adam import adam
 
 from episode.arguments import positive, share
 from episode.core.descent import Descent, shifted
-from episode.core.vectors import Scalar, Vector, blocks_of
+from episode.core.vectors import Scalar, Vector, blocks_of, scale_
 from episode.errors import EpisodeError, unknown
 
 
@@ -106,8 +106,5 @@ class AdamW(Descent):
 
 def clip_(g: Vector, size: Scalar, eta: Scalar) -> None:
     """g ← (size/η) g, unless it is not clipped."""
-    if isinstance(size, Tensor):
-        for block in blocks_of(g):
-            block.mul_(size / eta)
-    elif size != eta:
-        torch._foreach_mul_(blocks_of(g), float(size / eta))
+    if isinstance(size, Tensor) or size != eta:
+        scale_(g, size / eta)

@@ -61,9 +61,13 @@ def descend_(x: Vector, size: Scalar, g: Vector) -> None:
     add_(x, g, scale=-size)
 
 
-def scale_(v: Vector, factor: float) -> None:
-    """v ← factor · v."""
-    torch._foreach_mul_(blocks_of(v), factor)
+def scale_(v: Vector, factor: Scalar) -> None:
+    """v ← factor · v; the factor may be a tensor of one number."""
+    if isinstance(factor, Tensor):
+        for block in blocks_of(v):
+            block.mul_(factor)
+    else:
+        torch._foreach_mul_(blocks_of(v), factor)
 
 
 def copy_(v: Vector, w: Vector) -> None:

@@ -156,6 +156,8 @@ def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
             [x for x, _ in finite], [y for _, y in finite], line.style or style,
             color=line.colour or colour, linewidth=1.0 if line.faint else 1.8, marker=marker,
             markersize=5, alpha=0.35 if line.faint else 1.0,
+            # Algorithms that share a colour differ in how their line is drawn; a dot has none.
+            fillstyle="full" if (line.style or style) == "-" else "none",
         )  # fmt: skip
         if line.end_marker and finite:
             axis.plot(*finite[-1], line.end_marker, color=line.colour or colour)
@@ -172,6 +174,7 @@ def _draw(axis: Any, panel: Panel) -> dict[str, Any]:
             axis.set(**{f"{which}scale": "log"})
             # "20" instead of "2 × 10¹", which would not fit beside the label.
             getattr(axis, f"{which}axis").set_minor_formatter(LogFormatter())
+            getattr(axis, f"{which}axis").set_major_formatter("{x:g}")
         else:
             axis.locator_params(which, nbins=6, steps=(1, 2, 5, 10))
     if panel.y_limits:
