@@ -171,33 +171,36 @@ def test_a_probe_batch_used_again_by_the_first_step_is_caught(
     assert about("episode", failed(NETS[1]))
 
 
-def _caught_with(monkeypatch: pytest.MonkeyPatch, of_step: Any) -> None:
-    """The planted trust leads episode_trust, and nothing else, off its plain program."""
+def failed_with_trust(monkeypatch: pytest.MonkeyPatch, of_step: Any) -> list[str]:
+    """Return the claims that fail once trust is measured by this function."""
     monkeypatch.setattr(MeasuredTrust, "of_step", of_step)
-    claims = failed(NETS[1])
-    assert claims
-    assert about("episode_trust", claims) == claims
+    return failed(NETS[1])
+
+
+def only_about(name: str, claims: list[str]) -> bool:
+    """Whether there are claims, and all of them are about this algorithm."""
+    return bool(claims) and about(name, claims) == claims
 
 
 def test_trust_measured_against_the_wrong_vector_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_itself(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
         return self.weight(dot(gradient, gradient), deviation)
 
-    _caught_with(monkeypatch, of_itself)
+    assert only_about("episode_trust", failed_with_trust(monkeypatch, of_itself))
 
 
 def test_trust_of_the_wrong_sign_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def negated(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
         return self.weight(dot(gradient, shift), deviation)
 
-    _caught_with(monkeypatch, negated)
+    assert only_about("episode_trust", failed_with_trust(monkeypatch, negated))
 
 
 def test_trust_that_is_not_clamped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def boundless(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
         return -dot(gradient, shift) / deviation
 
-    _caught_with(monkeypatch, boundless)
+    assert only_about("episode_trust", failed_with_trust(monkeypatch, boundless))
 
 
 def test_one_trust_for_all_clients_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +212,7 @@ def test_one_trust_for_all_clients_is_caught(monkeypatch: pytest.MonkeyPatch) ->
         first.append(right(self, gradient, shift, deviation))
         return first[0]
 
-    _caught_with(monkeypatch, shared)
+    assert only_about("episode_trust", failed_with_trust(monkeypatch, shared))
 
 
 def test_the_pseudo_gradient_with_the_wrong_sign_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
