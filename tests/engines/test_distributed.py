@@ -14,8 +14,10 @@ from safetensors.torch import load_file
 
 from episode import EpisodeError
 from episode.engines.cluster import Cluster
-from episode.engines.distributed import _bits, _checksum, _piece, _values
+from episode.engines.distributed import Distributed, _bits, _checksum, _piece, _values
+from episode.engines.registry import join, settings_here
 from episode.engines.rendezvous import under_torchrun
+from episode.federation.job import EngineSettings
 from episode.results.per_client import read_lines
 
 RUN = ["-m", "episode", "run", "--set", "task=quadratics", "--set", "budget.rounds=6"]
@@ -137,6 +139,18 @@ def test_without_torchrun_it_says_how_to_start(monkeypatch: pytest.MonkeyPatch) 
     assert not under_torchrun()
     with pytest.raises(EpisodeError, match=r"nobody to meet \(RANK, .*torchrun --nproc-per-node"):
         Cluster.join({}, timeout=1)
+
+
+def test_under_torchrun_every_engine_is_the_distributed_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    given = EngineSettings("simulation", timeout_seconds=7.0)
+    joined: list[EngineSettings] = []
+    monkeypatch.setattr(Distributed, "join", lambda settings, hello: joined.append(settings))
+    join(given, {})
+    assert joined == [settings_here(given)] == [EngineSettings("distributed", timeout_seconds=7.0)]
 
 
 @pytest.mark.slow

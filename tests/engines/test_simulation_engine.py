@@ -12,7 +12,7 @@ from episode import ALGORITHMS, EpisodeError, Schedule
 from episode.engines.simulation import Simulation, usable_cores
 from episode.errors import ClientError
 from episode.federation.rounds import Plan, Rounds
-from episode.federation.state import ServerState
+from episode.federation.state import ClientState, ServerState
 from episode.tasks.neural import NeuralTask
 
 
@@ -54,3 +54,28 @@ def test_there_are_no_more_workers_than_cores_or_clients(monkeypatch: pytest.Mon
         engine = Simulation(task, ALGORITHMS["fedavg"], workers=50)
         assert engine.workers == most
         engine.close()
+
+
+@pytest.mark.parametrize(
+    ("draws", "turns", "workers"), [(False, False, 2), (True, False, 1), (True, True, 2)]
+)
+def test_clients_that_draw_from_torchs_generator_have_one_worker_unless_they_take_turns(
+    draws: bool, turns: bool, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("episode.engines.simulation.usable_cores", lambda: 2)
+    silos = [(torch.zeros(4, 2),)] * 3
+    task = NeuralTask(nn.Linear(2, 1), silos, lambda m, b: m(b[0]).sum(), batch_size=2)
+    monkeypatch.setattr(task, "draws_random_numbers", draws)
+    monkeypatch.setattr(task, "takes_turns", turns)
+    engine = Simulation(task, ALGORITHMS["fedavg"])
+    assert engine.workers == workers
+    engine.close()
+
+
+def test_the_states_of_clients_that_it_serves_are_loaded() -> None:
+    silos = [(torch.zeros(4, 2),)] * 3
+    task = NeuralTask(nn.Linear(2, 1), silos, lambda m, b: m(b[0]).sum(), batch_size=2)
+    engine = Simulation(task, ALGORITHMS["scaffold"], workers=1)
+    engine.load_client_states({c: ClientState(memory=torch.ones(3)) for c in (0, 2, 7)})
+    assert list(engine.client_states()) == [0, 2]
+    engine.close()
