@@ -12,7 +12,7 @@ from launch import PROGRAMS, ranks
 from episode.results.store import read_json, read_rounds
 from fault_matrix import DIVERGED, PHASES, RECORDED, error_within
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 SECONDS = 20.0
 """Longer than any error here takes on a busy machine."""
 HERE = str(Path(__file__).parent)

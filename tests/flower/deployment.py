@@ -27,6 +27,8 @@ from cryptography.x509.oid import NameOID
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
 NAME = "here"
+READY = "Starting Flower SuperExec"
+"""What a site logs once it has imported everything that a warm one imports."""
 
 
 @dataclass
@@ -38,6 +40,8 @@ class Deployment:
     secure: bool = False
     simulation: bool = False
     """Whether the SuperLink simulates its sites."""
+    warm: bool = True
+    """Whether a site imports torch, flwr and episode once, and not again for each message."""
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -61,6 +65,11 @@ class Deployment:
             "COLUMNS": "200",
             "EPISODE_TEST": self.mark,
         }
+        warm = self.folder / "warm"
+        warm.mkdir()
+        command = f'exec "{sys.executable}" "{HERE}/programs/warm_superexec.py" "$@"'
+        (warm / "flower-superexec").write_text(f"#!/bin/sh\n{command}\n")
+        (warm / "flower-superexec").chmod(0o755)
         safety = ["--insecure"]
         connection = "insecure = true"
         if self.secure:
@@ -129,7 +138,16 @@ class Deployment:
         command += ["--max-retries", str(tries)] if tries else []
         place = f"partition-id={partition} num-partitions={self.sites}"
         command += ["--node-config", f"{place} {config}".strip()]
+        (self.folder / f"site-{number}.log").unlink(missing_ok=True)
         self.nodes[number] = self._start(command, f"site-{number}.log", self._mark_of(number))
+
+    def wait_for_sites(self) -> None:
+        """Wait until every site that has not ended is ready for messages."""
+        until = time.monotonic() + 180
+        for number, node in self.nodes.items():
+            while node.poll() is None and READY not in self.log(f"site-{number}"):
+                assert time.monotonic() < until, self.log(f"site-{number}")
+                time.sleep(0.1)
 
     def kill_site(self, number: int) -> None:
         """Kill a SuperNode and the processes that it runs, which are in other sessions."""
@@ -171,7 +189,8 @@ class Deployment:
         return self.environment
 
     def run(self, app: Path, changes: Sequence[str] = ()) -> str:
-        """Start a run and return its number."""
+        """Start a run, once the sites are ready for messages, and return its number."""
+        self.wait_for_sites()
         options = [part for change in changes for part in ("-c", change)]
         found = self.flwr("run", str(app), NAME, *options)
         assert "run-id" in found, found
@@ -217,10 +236,13 @@ class Deployment:
     def _start(
         self, command: Sequence[str], log: str, mark: str | None = None
     ) -> subprocess.Popen[bytes]:
+        environment = {**self.environment, "EPISODE_TEST": mark or self.mark}
+        if mark and self.warm:
+            environment["PATH"] = f"{self.folder / 'warm'}:{environment['PATH']}"
         with (self.folder / log).open("ab") as file:
             return subprocess.Popen(
                 [str(BIN / command[0]), *command[1:]],
-                env={**self.environment, "EPISODE_TEST": mark or self.mark},
+                env=environment,
                 cwd=self.folder,
                 stdout=file,
                 stderr=subprocess.STDOUT,

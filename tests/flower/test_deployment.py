@@ -1,4 +1,9 @@
-"""Real processes on loopback: SuperLink, three SuperNodes, TLS, keys, and SIGKILL."""
+"""Real processes on loopback: SuperLink, three SuperNodes, TLS, keys, and SIGKILL.
+
+Each message has a process of its own. It is forked from one that has imported torch, flwr and
+episode (`programs/warm_superexec.py`), which saves most of its time; `test_front_door.py` and
+`test_users.py` have sites that start processes as Flower does.
+"""
 
 from __future__ import annotations
 
@@ -115,6 +120,7 @@ def order(deployment: Deployment, client: int, phase: str, round: int) -> Path:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_deployment_with_tls_and_keys_gives_the_numbers_of_the_simulation(tmp_path: Path) -> None:
+    """Play an experiment, then every row of ALGORITHMS in the fewest rounds that show its state."""
     with Deployment(tmp_path / "d", secure=True) as deployment:
         for number in range(3):
             key = make_key(tmp_path, f"site{number}")
@@ -155,7 +161,7 @@ def test_a_deployment_with_tls_and_keys_gives_the_numbers_of_the_simulation(tmp_
 @pytest.mark.fault(engine="Flower", phase="local", fault="SIGSTOP", outcome=GOES_ON)
 def test_sites_killed_in_each_phase_and_one_that_never_answers(tmp_path: Path) -> None:
     four = ("task.curvatures=[1.0, 2.0, 0.5, 3.0]", "task.slopes=[-3.0, 4.0, 1.0, 2.0]")
-    more = (*four, "engine.min_replies=1")
+    more = (*four, "engine.min_replies=1", "engine.timeout_seconds=30")
     with Deployment(tmp_path / "d", sites=4) as deployment:
         for number in range(4):
             deployment.start_site(number)

@@ -90,7 +90,8 @@ def test_who_has_the_certificate_cannot_use_the_operators_interface(
 ) -> None:
     more = ("algorithm=episode", "budget.rounds=1")
     app = write(tmp_path / "app", *more)
-    with Deployment(tmp_path / "d", secure=True) as deployment, door(kind, deployment) as port:
+    cold = Deployment(tmp_path / "d", secure=True, warm=False)  # as Flower starts processes
+    with cold as deployment, door(kind, deployment) as port:
         for number in range(3):
             key = make_key(tmp_path, f"site{number}")
             deployment.flwr("supernode", "register", str(key.with_suffix(".pub")), NAME)

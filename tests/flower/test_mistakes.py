@@ -18,6 +18,7 @@ SETTINGS = ["task=quadratics", "task.curvatures=[1.0, 2.0, 0.5]", "task.slopes=[
 
 def refusal(deployment: Deployment, app: Path, *changes: str) -> str:
     """Return what `episode flower run` prints about a run that must fail."""
+    deployment.wait_for_sites()
     options = [part for change in changes for part in ("-c", change)]
     done = subprocess.run(
         [sys.executable, "-m", "episode", "flower", "run", str(app), NAME, *options],
@@ -49,8 +50,8 @@ def test_mistakes_at_sites_are_named_and_not_hidden(tmp_path: Path) -> None:
         app = tmp_path / "app"
         write_app(app, read_experiment(None, [*SETTINGS, "engine.timeout_seconds=40"]))
         deployment.start_site(0)
-        said = refusal(deployment, app)
-        assert "3 sites are needed, but 1 came within 40 s (missing: site 1, site 2)" in said
+        said = refusal(deployment, app, "engine.timeout_seconds=20")
+        assert "3 sites are needed, but 1 came within 20 s (missing: site 1, site 2)" in said
 
         deployment.start_site(1)
         deployment.start_site(2, partition=1)

@@ -56,7 +56,10 @@ def check_algorithm(algorithm: Algorithm, make_engine: MakeEngine = in_this_proc
 
 
 def check_engine(
-    make_engine: MakeEngine, tolerance: float = EXACT, sums_only: bool = False
+    make_engine: MakeEngine,
+    tolerance: float = EXACT,
+    sums_only: bool = False,
+    names: Iterable[str] = tuple(ALGORITHMS),
 ) -> list[Check]:
     """Check that an engine plays every algorithm as the plain programs do.
 
@@ -65,6 +68,7 @@ def check_engine(
         tolerance: How far its numbers may be from those of the plain programs.
         sums_only: Whether the engine sees only sums over three or more clients; then no metrics of
             single clients and no weights that it is given are checked.
+        names: Algorithms whose trajectories are compared, for an engine that takes long over all.
 
     Returns:
         The checks, which have all passed.
@@ -78,7 +82,7 @@ def check_engine(
     """
     cohorts = partial(memories_of_cohorts, sizes=(6, 3 if sums_only else 2))
     of_each = () if sums_only else (_metrics, _weights)
-    checks = (trajectories, cohorts, *of_each, _resuming)
+    checks = (partial(trajectories, names=names), cohorts, *of_each, _resuming)
     found = (check for make in checks for check in make(make_engine))
     return _require(replace(c, bound=tolerance) if c.bound == EXACT else c for c in found)
 

@@ -1,7 +1,8 @@
 """Run `check_engine` on Flower's simulation: every message goes through Ray to a ClientApp.
 
 The checks play many small tasks. Each is written to a file whose number takes the place of the
-run's seed, so that a site, in another process, can find its task.
+run's seed, so that a site, in another process, can find its task. Trajectories are those of
+EPISODE alone: `every_algorithm.py` plays all algorithms on the same grid.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def check(grid: Grid) -> list[str]:
         nodes = [known[client].node for client in range(task.num_clients)]
         return FlowerEngine(meet(task, nodes), algorithm)
 
-    return [str(done) for done in check_engine(make_engine)]
+    return [str(done) for done in check_engine(make_engine, names=["episode"])]
 
 
 def main() -> None:

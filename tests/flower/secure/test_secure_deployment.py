@@ -21,7 +21,7 @@ FOUR = ("task.curvatures=[1.0, 2.0, 0.5, 3.0]", "task.slopes=[-3.0, 4.0, 1.0, 2.
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_secure_deployment_goes_on_without_a_killed_site(tmp_path: Path) -> None:
-    more = (*FOUR, "algorithm.momentum=0.5", "engine.min_replies=3", "engine.timeout_seconds=180")
+    more = (*FOUR, "algorithm.momentum=0.5", "engine.min_replies=3")
     with Deployment(tmp_path / "d", sites=4, secure=True) as deployment:
         keys = [make_key(tmp_path, f"site{number}") for number in range(4)]
         prints = [fingerprint(read_node_key(str(key)).public_key()) for key in keys]
