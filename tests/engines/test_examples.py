@@ -51,6 +51,15 @@ def test_the_examples_of_hugging_face_learn(name: str) -> None:
 
 
 @pytest.mark.long
+def test_adapters_of_a_transformer_have_the_numbers_of_the_simulation(tmp_path: Path) -> None:
+    ended = torchrun(2, [str(PROGRAMS / "adapters_together.py"), str(tmp_path)])
+    assert ended.code == 0, ended.output
+    found = re.findall(r"(fedavg|episode): gap (\S+)", ended.output)
+    assert sorted(name for name, _ in found) == ["episode", "episode", "fedavg", "fedavg"]
+    assert all(float(gap) < 1e-6 for _, gap in found)
+
+
+@pytest.mark.long
 def test_the_engine_example_runs(tmp_path: Path) -> None:
     command = ["-m", "episode", "run", str(ROOT / "examples" / "digits.toml")]
     command += ["--set", "budget.rounds=3", "--folder", str(tmp_path / "run")]

@@ -52,21 +52,24 @@ def test_the_example_compares_at_equal_exchanges_and_goes_on_where_it_was(
         words=120, width=16, longest=16, public_steps=2, silos=3, rank=2, batch=4, local_steps=2,
         exchanges=4, evaluated=20, seeds=2,
     )  # fmt: skip
-    command = [str(data), "--folder", str(tmp_path / "runs"), "--algorithms", "fedadam", "episode"]
+    command = [str(data), "--folder", str(tmp_path / "runs"), "--algorithms", "fedadam"]
+    command += ["pooled", "episode"]
     printed = []
     for _ in range(2):
         main(command, sizes)
         printed.append(capsys.readouterr().out)
-    rows = [line.split(" | ") for line in printed[0].splitlines()[-2:]]
-    assert [(row[0], *row[3:5]) for row in rows] == [
-        ("| fedadam", "4", "4"),
-        ("| episode", "2", "4"),
+    rows = [line.split(" | ") for line in printed[0].splitlines()[-3:]]
+    assert [(row[0], *row[4:6], row[7]) for row in rows] == [
+        ("| fedadam", "4", "4", "24 |"),
+        ("| pooled", "4", "4", "24 |"),
+        ("| episode", "2", "4", "18 |"),
     ]
-    assert printed[0].splitlines()[-2:] == printed[1].splitlines()[-2:]
+    assert printed[0].splitlines()[-3:] == printed[1].splitlines()[-3:]
     assert "public step 0" in printed[0]
     assert "public step 0" not in printed[1]
-    main([*command[:-1], "--freeze-a"], sizes)
-    place = "3-silos-2-steps-4-exchanges"
+    main([*command[:-2], "--freeze-a"], sizes)
+    assert "public step 0" not in capsys.readouterr().out
+    place = "3-silos-0-similar-2-steps-4-exchanges"
     both, frozen = (tmp_path / "runs" / name / place for name in ("both", "frozen_a"))
     name = sorted(p.name for p in both.iterdir() if p.name.startswith("fedadam-dev"))[0]
     sizes_of = [(folder / name / "model.safetensors").stat().st_size for folder in (both, frozen)]
