@@ -22,7 +22,7 @@ from episode.errors import ClusterError
 from episode.federation.protocols import Draw, Objective, Reply
 from episode.federation.state import Buffers, ClientState
 from episode.federation.worker import Worker
-from episode.flower.bounds import Bounds
+from episode.flower.bounds import FAR_FOR_BUFFERS, Bounds, _change
 from episode.flower.checks import Rejected
 from episode.flower.messages import Answer
 from federation import Net, Without, app, assert_same, in_simulation, on_flower
@@ -427,3 +427,45 @@ def test_the_length_of_all_clipped_steps_is_no_unusual_distance() -> None:
     others = {0: sent(x=[0.001]), 1: sent(x=[0.001])}
     assert bounds.outliers({**others, 2: sent(x=[900.0])}) == {}
     assert list(bounds.outliers({**others, 2: sent(x=[1100.0])})) == [2]
+
+
+def bounds_at_6(name: str, **changes: Any) -> Bounds:
+    """Return the bounds of a round of four local steps, from an x of norm 6."""
+    given = {"buffers": Buffers(), "G": None, "G_norm": 0.0, "eta": 0.1, "gamma": 0.5}
+    values: dict[str, Any] = {**given, "local_steps": 4, **changes}
+    return Bounds(ALGORITHMS[name], "local", torch.full((4,), 3.0), **values)
+
+
+def with_buffers(bounds: Bounds, floats: Tensor) -> Answer:
+    return Answer(ClientState(), "", Reply({"x": bounds.x}, Buffers(floats)))
+
+
+def test_there_is_room_for_the_rounding_of_every_step() -> None:
+    per_step = 2 * torch.finfo(torch.float32).eps
+    assert bounds_at_6("celgc")._with_room(0.0) == pytest.approx(4 * per_step * 6, rel=1e-9)
+    extra = bounds_at_6("celgc")._with_room(1.0) - 2.0
+    assert extra == pytest.approx(4 * per_step * 7, rel=1e-6)
+
+
+def test_steps_with_a_proximal_term_have_no_longest_direction() -> None:
+    assert bounds_at_6("fedprox", max_norm=1.0)._longest_direction(ClientState()) == math.inf
+    assert bounds_at_6("fedavg", max_norm=1.0)._longest_direction(ClientState()) == 1.0
+
+
+def test_a_change_from_infinity_counts_from_zero() -> None:
+    assert _change(torch.tensor([2.0, 5.0]), torch.tensor([math.inf, 5.0])) == 2.0
+
+
+def test_buffers_far_from_those_of_the_others_are_outliers_even_after_one_step() -> None:
+    bounds = bounds_at_6("celgc", buffers=Buffers(torch.zeros(1)), local_steps=1)
+    sizes = (1.0, 1.0, 1.5 * FAR_FOR_BUFFERS)
+    sent = {c: with_buffers(bounds, torch.tensor([size])) for c, size in enumerate(sizes)}
+    assert list(bounds.outliers(sent)) == [2]
+
+
+def test_buffers_that_are_not_finite_are_rejected_with_the_answer() -> None:
+    bounds = bounds_at_6("celgc", buffers=Buffers(torch.zeros(1)))
+    answer = with_buffers(bounds, torch.tensor([math.nan]))
+    with pytest.raises(Rejected, match="buffers that are not finite") as caught:
+        bounds.check(ClientState(), answer)
+    assert caught.value.not_finite is answer

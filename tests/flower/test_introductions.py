@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from faults import label
 from flwr.app import Array, ArrayRecord, Message
 from flwr.proto.node_pb2 import NodeInfo
@@ -21,7 +23,7 @@ from local_grid import Fault, LocalGrid
 from episode import Algorithm, EpisodeError
 from episode.errors import ClusterError
 from episode.flower.checks import Rejected
-from episode.flower.introductions import Introduction
+from episode.flower.introductions import Agreement, Introduction, example_of
 from episode.flower.layout import Layout
 from episode.flower.messages import labelled
 from federation import (
@@ -89,6 +91,56 @@ ATTACKS: list[tuple[dict[str, Any], str]] = [
     ({"layout": layout(floats={"a": [2**40]})}, "with floats that its layout does not have"),
     ({"layout": layout(extra={})}, "a layout of another version"),
 ]
+
+
+def introduced(**changes: Any) -> Introduction:
+    """Return the introduction of a site with the model of `federation`, read as a server does."""
+    floats = changes.pop("floats", torch.zeros(12, dtype=torch.float64))
+    arrays = {"floats": floats, "integers": torch.zeros(1, dtype=torch.int64)}
+    return Introduction.of(1000, labelled({**GOOD, **changes}, arrays), 10**12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"), [a for a in ATTACKS if "error" not in a[0]], ids=itertools.count()
+)
+def test_nonsense_is_refused_where_it_is_read(changes: dict[str, Any], reason: str) -> None:
+    assert introduced().client == 1
+    with pytest.raises(Rejected, match=re.escape(reason)):
+        introduced(**changes)
+
+
+def test_every_parameter_may_have_a_second_name() -> None:
+    aliases = {f"{name}.tied": name for name in LAYOUT["trained"]}
+    assert introduced(layout=layout(aliases=aliases)).layout == Layout(
+        **LAYOUT | {"aliases": aliases}
+    )
+
+
+def test_the_agreement_of_sites_that_do_not_know_their_number() -> None:
+    assert Agreement.of([introduced(partitions=0)] * 2).partitions == 0
+    sites = [introduced(partitions=n) for n in (0, 2, 2, 3)]
+    assert Agreement.of(sites).partitions == 2
+
+
+def test_what_sites_do_not_agree_on_is_named() -> None:
+    ours = introduced()
+    agreed = Agreement.of([ours])
+    assert agreed.objection(ours, in_number=True) is None
+    base = introduced(layout=layout(frozen=dict.fromkeys(LAYOUT["frozen"], 7)))
+    assert "other values in the frozen base" in str(agreed.objection(base, in_number=True))
+    turned = introduced(layout=layout(trained=dict(reversed(LAYOUT["trained"].items()))))
+    unknown = introduced(layout="")
+    for site in (turned, unknown):
+        assert "trains other parameters, or in" in str(agreed.objection(site, in_number=True))
+
+
+def test_the_example_has_the_buffers_of_most_sites() -> None:
+    ones = torch.ones(12, dtype=torch.float64)
+    sites = [introduced(client=0), introduced(client=1, floats=ones)]
+    assert example_of([*sites, introduced(client=2, floats=ones)]).client == 1
+    assert example_of([introduced(client=0, floats=ones * torch.nan), sites[1]]).client == 1
+
+
 ARRAYS: list[tuple[Callable[[ArrayRecord], Any], str]] = [
     (lambda r: r.update(gradient=Array(np.zeros(3))), "with the array 'gradient'"),
     (lambda r: r.update(floats=Array(np.zeros(3))), "with floats that its layout does not have"),
