@@ -38,12 +38,16 @@ DIGITS = Path(__file__).parents[1] / "examples" / "digits.toml"
 
 LAST_BIT = 2.0**-23
 SNLI = ("task=snli", "record.evaluate_every=0")
-LEARNS = ("algorithm=celgc", "schedule.eta=1", "schedule.gamma=1", "budget.rounds=100")
+CELGC = ("algorithm=celgc", "budget.rounds=100")
 SNLI_ROWS = {
-    "SNLI, EPISODE, η = 0.1": ("schedule.eta=0.1", "schedule.gamma=0.01", "budget.rounds=20"),
-    "SNLI, EPISODE, η = 1": ("schedule.eta=1", "schedule.gamma=0.1", "budget.rounds=20"),
-    "SNLI, CELGC, η = 1": LEARNS,
-    "SNLI, CELGC, η = 1, float64": (*LEARNS, "task.dtype=float64"),
+    "SNLI, EPISODE, η = 0.1, γ = 0.01": (
+        "schedule.eta=0.1",
+        "schedule.gamma=0.01",
+        "budget.rounds=20",
+    ),
+    "SNLI, EPISODE, η = 1, γ = 0.1": ("schedule.eta=1", "schedule.gamma=0.1", "budget.rounds=20"),
+    "SNLI, CELGC, η = 0.3, γ = 0.3": (*CELGC, "schedule.eta=0.3", "schedule.gamma=0.3"),
+    "SNLI, CELGC, η = 1, γ = 1": (*CELGC, "schedule.eta=1", "schedule.gamma=1"),
 }
 
 

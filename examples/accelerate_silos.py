@@ -38,6 +38,8 @@ def train(model: nn.Module, silo: Silo, steps: int, parts: int = 2, batch: int =
 def main() -> None:
     """Train on the silo of this process, and evaluate on all."""
     accelerator = Accelerator(cpu=True)
+    if accelerator.num_processes < 2:
+        raise SystemExit("Start it with: torchrun --nproc-per-node 2 examples/accelerate_silos.py")
     model = new_model()
     train(model, Silo(accelerator.process_index), steps=160)
     model.eval()

@@ -1,6 +1,7 @@
 """Compare algorithms fairly on two cores: each at its own best setting, and all at a shared one.
 
     python examples/fair_tables.py digits
+    python examples/fair_tables.py digits --local-steps 16
     python examples/fair_tables.py digits-by-pixel
     python examples/fair_tables.py snli --data snli_1.0.zip --vectors glove.6B.50d.txt.gz
     python examples/fair_tables.py sentiment140 --data trainingandtestdata.zip --vectors ...
@@ -79,7 +80,7 @@ COMPARISONS = {
     ),
     "cifar10": Comparison(
         {"name": "cifar10", "similarity": 50, "model": "resnet8", "width": 8, "norm": "batch",
-         "batch_size": 16}, 400, 8,
+         "batch_size": 16}, 200, 8,
         etas=(0.1, 0.3, 1.0), gammas=(0.1, 0.5, 2.0),
         etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0),
     ),

@@ -104,6 +104,8 @@ def train(model: nn.Module, silo: Silo, steps: int, **changes: Any) -> None:
 
 def main() -> None:
     """Train on the silo of this process, and evaluate on all."""
+    if not dist.is_torchelastic_launched():
+        raise SystemExit("Start it with: torchrun --nproc-per-node 2 examples/trainer_silos.py")
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     alone()

@@ -56,7 +56,10 @@ def _of_toml(path: Path) -> Values:
     try:
         return _parse_toml(path.read_bytes().decode())
     except FileNotFoundError:
-        raise EpisodeError(f"There is no config {path}: give a TOML file or a folder.") from None
+        raise EpisodeError(
+            f"There is no config {path}: give a TOML file or a folder, or a task by "
+            "--set task=NAME."
+        ) from None
     except ValueError as error:
         raise EpisodeError(f"The config {path} cannot be read: {error}.") from None
     except OSError as error:
