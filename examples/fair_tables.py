@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from episode import ALGORITHMS, Unclipped
+from episode import ALGORITHMS, EpisodeError, Unclipped
 from episode.results.figures import as_image, new_figure
 from episode.runs.config import Experiment
 from episode.runs.trainer import job_of, train
@@ -206,6 +206,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     comparison, folder = COMPARISONS[asked.name], asked.folder / asked.name
     if asked.local_steps is not None:
+        if not 1 <= asked.local_steps <= comparison.iterations:
+            parser.error(f"--local-steps must be 1 to {comparison.iterations}")
         comparison = replace(comparison, local_steps=asked.local_steps)
         folder = asked.folder / f"{asked.name}-I{asked.local_steps}"
     table = Table(comparison, given, folder)
@@ -222,4 +224,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except EpisodeError as error:
+        raise SystemExit(f"Error: {error}") from None

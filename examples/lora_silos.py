@@ -284,6 +284,9 @@ def main(arguments: Sequence[str] | None = None, sizes: Sizes | None = None) -> 
     for name in ("silos", "similarity", "local_steps", "exchanges", "seeds"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(sizes, name))
     chosen = parser.parse_args(arguments)
+    for part in ("multinli/mnli_train.tsv.gz", "snli_1.0/snli_1.0_train.jsonl"):
+        if not (chosen.data / part).is_file():
+            parser.error(f"there is no {part} in {chosen.data}")
     sizes = replace(sizes, **{n: v for n, v in vars(chosen).items() if n in vars(sizes)})
     comparison = Comparison(chosen.data, chosen.folder, sizes, chosen.freeze_a)
     base = [comparison.accuracy(comparison.base.eval(), split) for split in ("dev", "test")]
