@@ -5,7 +5,8 @@
 Both sides train adapters of the same frozen transformer on the same batches, in one run of this
 program. The plain loop has as many copies of the adapters as `fit` has workers, each on a thread of
 its own; memory is the peak of a process of its own, above what it held before the model was made.
-Times are medians of alternating repeats, so that other load meets both.
+A bare gradient has as many threads within torch as `fit` has workers. Times are medians of
+alternating repeats, so that other load meets all.
 """
 
 from __future__ import annotations
@@ -130,8 +131,17 @@ def measure_side(side: str, workers: int) -> None:
     print(peak() - before)
 
 
-def times_of(workers: int, repeats: int) -> tuple[float, float]:
-    """Return seconds per gradient: of `fit`, and of the plain loop with as many threads.
+def bare(model: nn.Module, threads: int) -> None:
+    """Compute the gradients of a round, and nothing else."""
+    torch.set_num_threads(threads)
+    own = [p for p in model.parameters() if p.requires_grad]
+    for silo in silos():
+        for batch in zip(*(part.split(BATCH) for part in silo), strict=True):
+            torch.autograd.grad(loss(model, batch), own)
+
+
+def times_of(workers: int, repeats: int) -> tuple[float, float, float]:
+    """Return seconds per gradient: of `fit`, bare, and of the plain loop with as many threads.
 
     With one worker it is the time of the processor, which other load changes less.
     """
@@ -140,8 +150,11 @@ def times_of(workers: int, repeats: int) -> tuple[float, float]:
         replicas(model, workers),
         time.perf_counter if workers > 1 else time.process_time,
     )
-    ours, theirs = list[float](), list[float]()
+    ours, alone, theirs = list[float](), list[float](), list[float]()
     for _ in range(repeats):
+        began = clock()
+        bare(models[0], workers)
+        alone.append((clock() - began) / count)
         torch.set_num_threads(1)
         began = clock()
         plain(models, 1)
@@ -153,7 +166,7 @@ def times_of(workers: int, repeats: int) -> tuple[float, float]:
             began = clock()
             rounds.play(server)
             ours.append((clock() - began) / count)
-    return statistics.median(ours), statistics.median(theirs)
+    return statistics.median(ours), statistics.median(alone), statistics.median(theirs)
 
 
 def file_ratio() -> float:
@@ -178,8 +191,9 @@ def main() -> None:
     for workers in range(1, chosen.workers + 1):
         ours, theirs = (memory_of(side, workers) / 1e6 for side in ("fit", "plain"))
         show("memory", workers, ours / theirs, f"{ours:.0f} / {theirs:.0f} MB")
-        ours, theirs = times_of(workers, chosen.repeats)
-        show("time", workers, ours / theirs, f"{ours * 1e3:.1f} / {theirs * 1e3:.1f} ms a gradient")
+        ours, alone, theirs = (1e3 * seconds for seconds in times_of(workers, chosen.repeats))
+        show("time", workers, ours / alone, f"{ours:.1f} / {alone:.1f} ms a bare gradient")
+        print(f"        {workers} workers  {ours / theirs:5.2f}  of a plain loop ({theirs:.1f} ms)")
     show("files", 1, file_ratio(), "largest file / trained parameters")
 
 
