@@ -33,7 +33,7 @@ format: .venv/.all  ## Format and fix what can be fixed
 test: .venv/.all  ## All tests but the longest (ten to twelve minutes)
 	$(BIN)/pytest -n 2 -m "not long"
 
-test-quick: .venv/.all  ## Tests of about a minute
+test-quick: .venv/.all  ## The quick tests (about five minutes on two cores)
 	$(BIN)/pytest -n 2 -m "not slow and not long"
 
 test-all: test  ## All tests, with faults and deployments (about fifty minutes)
