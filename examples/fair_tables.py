@@ -169,7 +169,7 @@ def draw_maps(table: Table, tried: dict[str, dict[Setting, float]], path: Path) 
     """Draw validation accuracy over γ x η, a heat map for each algorithm that clips."""
     c = table.comparison
     clipped = [a for a in tried if not isinstance(ALGORITHMS[a].clipping, Unclipped)]
-    columns = 4
+    columns = min(4, len(clipped))
     rows = -(-len(clipped) // columns)
     figure = new_figure(figsize=(3 * columns, 2.6 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
