@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ from episode.flower.secure.fixed_point import (
     exponent_of,
 )
 from episode.flower.secure.keys import KeyShare
-from episode.flower.secure.masks import add_masks
+from episode.flower.secure.masks import _BLOCK, add_masks
 
 VECTORS = 1000
 SIZE = 64
@@ -52,6 +54,20 @@ def test_masks_cancel_in_the_sum_and_in_no_part_of_it(sites: int) -> None:
     assert float((decode(total, 30) - exact).abs().max()) <= sites * 2.0**-31
     with pytest.raises(OutOfRangeError):
         decode(total - sent[0], 30)  # one site is missing
+
+
+def test_threads_share_the_work_and_each_block_has_masks_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys, words = cohort(3), np.zeros(2 * _BLOCK + 5, np.uint64)
+    sent = []
+    for cores in (1, 3):
+        monkeypatch.setattr("os.cpu_count", partial(int, cores))
+        sent.append(masked(words, 0, keys, b"round 0"))
+    assert np.array_equal(*sent)
+    blocks = np.split(sent[0], [_BLOCK, 2 * _BLOCK])
+    assert not np.any(blocks[0] == blocks[1]), "a stream was used twice"
+    assert not np.any(blocks[0][:5] == blocks[2])
 
 
 def test_words_of_another_context_do_not_cancel() -> None:

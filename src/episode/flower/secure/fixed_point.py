@@ -112,7 +112,7 @@ def _round_into(
 ) -> float:
     """Write round(v · factor) for each value; return the largest size, or NaN if one is NaN."""
     sizes = (plain.max(), -plain.min()) if len(plain) else (0.0,)
-    largest = float(np.rint(factor * np.float64(max(sizes)))) if sizes[0] == sizes[0] else math.nan
+    largest = math.nan if np.isnan(sizes[0]) else float(np.rint(factor * np.float64(max(sizes))))
     if not largest < 2.0**63:  # no such integer, so nothing to write
         return largest
     scaled = np.empty(min(_CHUNK, len(plain)))

@@ -4,11 +4,16 @@ Each pair of sites agrees on a secret (X25519), from which HKDF derives a key fo
 The site with the lower number adds the key's AES-128 stream to its words, the other subtracts it:
 the counter mode of AES-GCM, without its tag, because processors have faster code for it than for
 plain CTR. All primitives are those of the `cryptography` package.
+
+Words are masked in blocks, each with a stream of its own, so that several threads can share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -18,9 +23,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from episode.flower.secure.fixed_point import Words
 
-_CHUNK = 1 << 14
+_CHUNK = 1 << 15
 """Words that get all their masks at a time: they and a mask stay in the processor's cache."""
-_PURPOSE = b"episode secure aggregation, mask, version 1\0"
+_BLOCK = 8 * _CHUNK
+"""Words that one thread takes at a time, with streams of their own: all sites need the same."""
+_PURPOSE = b"episode secure aggregation, mask, version 2\0"
+_ZEROS = memoryview(bytes(8 * _CHUNK))
 
 
 def add_masks(
@@ -39,21 +47,34 @@ def add_masks(
         ValueError: A public key is not one, or would give a secret that everybody knows.
     """
     key = X25519PrivateKey.from_private_bytes(private)
-    streams = []
+    pairs = []
     for peer, public in sorted(peers.items()):
         secret = key.exchange(X25519PublicKey.from_public_bytes(public))
-        cipher = Cipher(algorithms.AES(_derived(secret, context)), modes.GCM(bytes(12)))
-        streams.append((np.add if own < peer else np.subtract, cipher.encryptor()))
-    zeros, stream = memoryview(bytes(8 * _CHUNK)), memoryview(bytearray(8 * _CHUNK))
-    for start in range(0, len(words), _CHUNK):
-        part = words[start : start + _CHUNK]
-        clear, drawn = zeros[: part.nbytes], stream[: part.nbytes]
+        pairs.append((np.add if own < peer else np.subtract, _derived(secret, context)))
+
+    starts = range(0, len(words), _BLOCK)
+    blocks = [words[start : start + _BLOCK] for start in starts]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+        list(threads.map(_mask, blocks, range(len(blocks)), repeat(pairs)))
+
+
+def _mask(block: Words, number: int, pairs: Sequence[tuple[Callable[..., Words], bytes]]) -> None:
+    """Add or subtract the stream of each pair's key for this block."""
+    nonce = number.to_bytes(12, "big")
+    streams = [
+        (combine, Cipher(algorithms.AES(key), modes.GCM(nonce)).encryptor())
+        for combine, key in pairs
+    ]
+    stream = memoryview(bytearray(8 * _CHUNK))
+    for start in range(0, len(block), _CHUNK):
+        part = block[start : start + _CHUNK]
+        drawn = stream[: part.nbytes]
         mask = np.frombuffer(drawn, np.uint64)
         for combine, encryptor in streams:
-            encryptor.update_into(clear, drawn)
+            encryptor.update_into(_ZEROS[: part.nbytes], drawn)
             combine(part, mask, out=part)
 
 
 def _derived(secret: bytes, context: bytes) -> bytes:
-    """Return the key of one exchange. It is used once, so that the nonce can be zero."""
+    """Return the key of one exchange. It is used once, so that nonces can count blocks."""
     return HKDF(SHA256(), 16, salt=None, info=_PURPOSE + context).derive(secret)
