@@ -108,3 +108,8 @@ def test_a_name_leads_to_other_descents_and_back() -> None:
     assert Algorithm.named("fedavg", descent="adamw").descent == AdamW()
     assert Algorithm.named("diloco", weight_decay=0.2).descent == AdamW(weight_decay=0.2)
     assert Algorithm.named("diloco", descent="sgd").descent == Descent()
+
+
+def test_fields_that_are_zero_are_described_too() -> None:
+    algorithm = Algorithm(Uncorrected(), Unclipped(), AdamW(weight_decay=0.0, beta1=0.0))
+    assert Algorithm.from_dict(algorithm.to_dict()) == algorithm

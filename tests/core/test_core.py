@@ -12,7 +12,7 @@ from torch import Tensor
 from episode import ALGORITHMS, Algorithm, Descent, EpisodeError, Schedule
 from episode.core import Episodic, Guarded, PerStep, Resampled, Unclipped, Uncorrected
 from episode.core.clipping import Clipping, is_clipped
-from episode.core.vectors import Vector, cut, dot, holds, maximum, minimum, norm, where
+from episode.core.vectors import Vector, add_, cut, dot, holds, maximum, minimum, norm, where
 
 positive = st.floats(1e-3, 1e3)
 
@@ -44,8 +44,9 @@ def test_line_9_adds_the_global_and_takes_away_the_local_gradient() -> None:
     assert torch.allclose(x, vector(-0.2, -0.2))
 
 
-def test_in_a_clipped_round_even_a_short_step_is_lengthened_to_gamma() -> None:
-    x = step(ALGORITHMS["episode"], vector(0, 0), vector(0.3, 0.4), G_norm=11.0)
+@pytest.mark.parametrize("name", ["episode", "episode_guarded"])
+def test_in_a_clipped_round_even_a_short_step_is_lengthened_to_gamma(name: str) -> None:
+    x = step(ALGORITHMS[name], vector(0, 0), vector(0.3, 0.4), G_norm=11.0)
     assert norm(x) == pytest.approx(1.0, abs=1e-9)
 
 
@@ -292,10 +293,12 @@ def test_norms_and_products_of_one_vector_on_the_cpu_are_numbers(v: Vector) -> N
     assert (type(norm(v)), type(dot(v, v))) == (float, float)
 
 
-def test_vectors_in_other_blocks_have_no_product() -> None:
+def test_vectors_in_other_blocks_have_no_product_and_no_sum() -> None:
     ones = [torch.ones(2), torch.ones(2)]
-    with pytest.raises(ValueError, match="argument 2 is shorter"):
-        dot(ones, ones[:1])
+    assert dot(ones[0], ones[:1]) == 2  # a flat vector is its own only block
+    for operation in (dot, lambda v, w: add_(v, w, torch.ones(1))):
+        with pytest.raises(ValueError, match="argument 2 is shorter"):
+            operation(ones, ones[:1])
 
 
 def test_which_float_types_hold_which_others() -> None:

@@ -109,6 +109,16 @@ def test_two_trusts_of_other_settings_are_two_algorithms() -> None:
     assert a.to_dict()["trust"]["share"] == 0.25
 
 
+def test_trust_is_full_where_there_is_nothing_to_measure() -> None:
+    class Unmeasured(MeasuredTrust):
+        measures = False
+
+    gradient = torch.ones(2)
+    assert MeasuredTrust().of_step(gradient, None, 0.0) == 1.0
+    assert Unmeasured().of_step(gradient, gradient, 2.0) == 1.0
+    assert FullTrust().weight(0.5, 4.0) == 1.0
+
+
 def test_trust_can_be_set_by_name() -> None:
     found = Algorithm.from_dict(
         {"correction": "resampled", "clipping": "per_step", "trust": "measured"}
