@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from episode import (
     ClientError,
     EpisodeError,
     Episodic,
+    Full,
     Guarded,
     PerStep,
     Schedule,
@@ -26,7 +30,9 @@ from episode import (
     Uniform,
 )
 from episode.engines.simulation import Simulation
+from episode.federation.protocols import AttemptFailed, Phase, Reply
 from episode.federation.rounds import Plan, Rounds, divergence
+from episode.federation.sampling import Cohorts
 from episode.federation.state import ServerState
 from episode.tasks.neural import NeuralTask
 from episode.testing import plain
@@ -184,6 +190,96 @@ def test_telemetry_says_what_happened() -> None:
     assert fedavg.metrics["largest_norm"] == [None] * N
 
 
+@pytest.mark.parametrize(("gamma", "clipped"), [(0.05, 1.0), (100.0, 0.0)])
+def test_a_server_that_steps_alone_reports_for_every_client(gamma: float, clipped: float) -> None:
+    problem = QuadraticProblem.heterogeneous(gamma=gamma)
+    played = play(problem, Algorithm(Synchronous(), PerStep()), 1).telemetry[0]
+    norm = pytest.approx(problem.gradient_norm(torch.from_numpy(problem.x_0)))
+    assert played.metrics["clipped"] == [clipped] * N
+    assert played.metrics["largest_norm"] == [norm] * N
+    assert played.metrics["drift"] == [0.0] * N
+    assert len(played.metrics["loss"]) == N
+    assert (played.G_norm, played.clipped) == (norm, None)
+
+
+class Faltering(Simulation):
+    """An engine whose first attempt at each round fails half-way, and whose second has fewer."""
+
+    def attempts(self, round: int, cohort: Sequence[int]) -> Iterator[list[int]]:
+        self.failing = True
+        yield list(cohort)
+        self.failing = False
+        yield [round]
+
+    def average(self, phase: Phase, cohort: Sequence[int], **given: Any) -> Reply:
+        if phase == "local" and self.failing:
+            raise AttemptFailed
+        return super().average(phase, cohort, **given)
+
+
+def test_a_failed_attempt_costs_nothing_and_the_next_one_is_the_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr("episode.federation.rounds.time.perf_counter", lambda: float(next(clock)))
+    played = play(
+        QuadraticProblem.heterogeneous(), ALGORITHMS["episode"], 3,
+        lambda task, algorithm: Faltering(task, algorithm, 1),
+    )  # fmt: skip
+    assert [t.cohort for t in played.telemetry] == [[0], [1], [2]]
+    assert [t.round for t in played.telemetry] == [0, 1, 2]
+    counts = played.server.counts
+    assert (counts.exchanges, counts.gradients) == (3 * 2, 3 * (I + 1))
+    assert counts.bytes_up == counts.bytes_down == 3 * 2 * VECTOR
+    assert counts.seconds == 3  # of one tick a round
+
+
+def test_a_round_without_a_successful_attempt_ends_the_run_in_a_sentence() -> None:
+    class Hopeless(Faltering):
+        def attempts(self, round: int, cohort: Sequence[int]) -> Iterator[list[int]]:
+            self.failing = True
+            yield list(cohort)
+
+    with pytest.raises(EpisodeError, match="No attempt at round 0 succeeded"):
+        play(
+            QuadraticProblem.heterogeneous(), ALGORITHMS["fedavg"], 1,
+            lambda task, algorithm: Hopeless(task, algorithm, 1),
+        )  # fmt: skip
+
+
+def test_sizes_that_are_given_weigh_clients_instead_of_those_of_the_task() -> None:
+    """A client of no examples is as good as absent; memories move by the cohort's weight."""
+    task = QuadraticProblem.heterogeneous().task()
+    algorithm = Algorithm.named("scaffold", weighting="examples")
+    plan = Plan(algorithm, Schedule(0.1, 0.1), 2, 3)
+    ends = []
+    for sizes, cohorts in (([1, 0, 0, 3], Full()), ([1, 5, 5, 3], Only([0, 3]))):
+        with closing(Simulation(task, algorithm, 1)) as engine:
+            rounds = Rounds(replace(plan, cohorts=cohorts), task, engine, sizes)
+            server = ServerState(*task.initial())
+            rounds.play(server)
+            ends.append(server)
+    assert torch.allclose(ends[0].x, ends[1].x, rtol=1e-14)
+    assert torch.allclose(ends[0].memory * 4 / 14, ends[1].memory, rtol=1e-14)
+
+
+@dataclass(frozen=True)
+class Only(Cohorts):
+    """The same clients in every round."""
+
+    clients: list[int]
+
+    def at(self, round: int, num_clients: int, seed: int) -> list[int]:
+        return self.clients
+
+
+def test_the_loss_of_a_round_of_one_reused_step_is_that_of_its_probe() -> None:
+    problem = QuadraticProblem.heterogeneous(local_steps=1)
+    reused = Algorithm.named("episode", reuse_probe=True)
+    first, fresh = (play(problem, a, 1).telemetry[0] for a in (reused, ALGORITHMS["episode"]))
+    assert first.metrics["loss"] == fresh.metrics["loss"]
+
+
 def test_the_schedule_covers_the_budget_however_many_rounds_it_takes() -> None:
     schedule = Schedule(1.0, 0.1, kind="step", milestones=(0.5,))
     local = Plan(ALGORITHMS["episode"], schedule, 10, 4)
@@ -196,8 +292,16 @@ def test_the_schedule_covers_the_budget_however_many_rounds_it_takes() -> None:
 @pytest.mark.parametrize("name", ["rounds", "local_steps"])
 def test_a_plan_without_work_is_refused(name: str) -> None:
     plan = replace(Plan(ALGORITHMS["episode"], Schedule(1.0, 1.0), 1, 1), **{name: 0})
-    with pytest.raises(EpisodeError, match=f"{name} is 0"):
+    with pytest.raises(EpisodeError, match=f"{name} is 0: it must be 1 or more"):
         plan.check(2)
+    replace(plan, **{name: 10**15 - 1}).check(2)
+    with pytest.raises(EpisodeError, match=f"{name} is {10**15}: it must be below {10**15}"):
+        replace(plan, **{name: 10**15}).check(2)
+
+
+def test_a_plan_is_checked_for_the_tasks_number_of_clients_before_any_work() -> None:
+    with pytest.raises(EpisodeError, match="cohort_size is 5, but there are 4 clients"):
+        play(QuadraticProblem.heterogeneous(), ALGORITHMS["fedavg"], 1, cohorts=Uniform(5))
 
 
 def test_divergence_names_the_figure() -> None:

@@ -78,3 +78,28 @@ def test_a_cohort_is_no_larger_than_the_smallest_group() -> None:
     for rule, reason in ((Cyclic(6), "groups is 6"), (Cyclic(2, period=0), "period is 0")):
         with pytest.raises(EpisodeError, match=reason):
             rule.check(5)
+
+
+def test_groups_and_cohorts_may_be_as_many_as_there_are_clients() -> None:
+    Cyclic(5).check(5)
+    Cyclic(1, period=1, cohort_size=5).check(5)
+    Uniform(1).check(5)
+    Uniform(5).check(5)
+    for size in (0, 6):
+        with pytest.raises(EpisodeError, match=f"cohort_size is {size}, but there are 5 clients"):
+            Uniform(size).check(5)
+    with pytest.raises(EpisodeError, match="groups is 0, but there are 5 clients"):
+        Cyclic(0).check(5)
+
+
+@pytest.mark.parametrize("name", ["groups", "period", "cohort_size"])
+def test_numbers_of_clients_and_rounds_are_whole(name: str) -> None:
+    given = {"groups": 1, "period": 1, "cohort_size": 1, name: np.int64(2)}
+    assert type(getattr(Cyclic(**given), name)) is int
+    with pytest.raises(EpisodeError, match=f"{name} is 1.5: it must be a whole number"):
+        Cyclic(**(given | {name: 1.5}))
+    with pytest.raises(EpisodeError, match="cohort_size is True: it must be a whole number"):
+        Uniform(True)
+    if name != "cohort_size":
+        with pytest.raises(EpisodeError, match=f"{name} is None: it must be a whole number"):
+            Cyclic(**(given | {name: None}))

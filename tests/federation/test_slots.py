@@ -104,6 +104,18 @@ def test_vectors_of_any_type_and_length_come_back_bit_for_bit(dtype: str, tmp_pa
             assert torch.equal(again.read(key), vector)  # type: ignore[arg-type]
 
 
+def test_a_file_is_made_with_its_folders_and_replaces_an_older_one(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "checkpoint" / "rows"
+    SlotFile(path, LAYOUT).write(3, torch.ones(SIZE))
+    file = SlotFile(path, LAYOUT)
+    assert (file.keys, path.stat().st_size) == ([], 0)
+    assert SlotFile(path, LAYOUT, file.table()).keys == []  # a table of nothing is no damage
+    (tmp_path / "link").symlink_to(path)
+    for table in (None, file.table()):
+        with pytest.raises(EpisodeError, match="link cannot be opened: Too many levels of symbol"):
+            SlotFile(tmp_path / "link", LAYOUT, table)
+
+
 def test_what_is_read_is_a_copy() -> None:
     file = SlotFile(None, LAYOUT)
     file.write(0, torch.ones(SIZE))
@@ -158,7 +170,8 @@ def test_a_table_that_no_run_can_have_written_is_refused(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"dtype": "load"}, {"keys": 10**15}, {"size": 0}, {"file": "../../etc/passwd"}]
+    "changes",
+    [{"dtype": "load"}, {"keys": 10**15}, {"keys": 0}, {"size": 0}, {"file": "../../etc/passwd"}],
 )
 def test_a_header_that_no_run_can_have_written_is_refused(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
