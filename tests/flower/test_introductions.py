@@ -23,7 +23,7 @@ from local_grid import Fault, LocalGrid
 from episode import Algorithm, EpisodeError
 from episode.errors import ClusterError
 from episode.flower.checks import Rejected
-from episode.flower.introductions import Agreement, Introduction, example_of
+from episode.flower.introductions import MOST_SITES, Agreement, Introduction, example_of
 from episode.flower.layout import Layout
 from episode.flower.messages import labelled
 from federation import (
@@ -139,6 +139,104 @@ def test_the_example_has_the_buffers_of_most_sites() -> None:
     sites = [introduced(client=0), introduced(client=1, floats=ones)]
     assert example_of([*sites, introduced(client=2, floats=ones)]).client == 1
     assert example_of([introduced(client=0, floats=ones * torch.nan), sites[1]]).client == 1
+
+
+LIMITS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"client": 0}, {"client": -1}),
+    ({"client": MOST_SITES - 1}, {"client": MOST_SITES}),
+    ({"partitions": 0}, {"partitions": -1}),
+    ({"partitions": MOST_SITES}, {"partitions": MOST_SITES + 1}),
+    ({"examples": 1}, {"examples": 0}),
+    ({"examples": 10**12}, {"examples": 10**12 + 1}),
+    ({"size": 1}, {"size": 0}),
+    ({"size": 2**48}, {"size": 2**48 + 1}),
+    ({"layout": layout(trained={"a": [1] * 64})}, {"layout": layout(trained={"a": [1] * 65})}),
+    ({"layout": layout(trained={"a": [0]})}, {"layout": layout(trained={"a": [-1]})}),
+    ({"layout": layout(trained={"a": [2**48]})}, {"layout": layout(trained={"a": [2**48 + 1]})}),
+]
+
+
+@pytest.mark.parametrize(("allowed", "too_much"), LIMITS, ids=itertools.count())
+def test_a_limit_itself_is_believed_and_no_more(
+    allowed: dict[str, Any], too_much: dict[str, Any]
+) -> None:
+    found = vars(introduced(**allowed))
+    assert all(found[name] == value for name, value in allowed.items() if name != "layout")
+    with pytest.raises(Rejected):
+        introduced(**too_much)
+
+
+def test_a_layout_may_be_as_long_as_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("episode.flower.introductions._LONGEST_LAYOUT", len(layout()))
+    assert introduced().layout == Layout(**LAYOUT)
+    with pytest.raises(Rejected, match="without a layout"):
+        introduced(layout=layout() + " ")
+
+
+def test_only_the_number_of_examples_is_the_operators_limit() -> None:
+    with pytest.raises(
+        Rejected, match=r"^introduced itself with size 0: it .* to 281474976710656$"
+    ):
+        introduced(size=0)
+
+
+def test_an_introduction_is_read_with_its_buffers() -> None:
+    found = introduced(evaluates=True, floats=torch.arange(12.0, dtype=torch.float64))
+    assert (found.node, found.client, found.partitions, found.examples) == (1000, 1, 3, 20)
+    assert (found.size, found.dtype, found.evaluates) == (33, "torch.float64", True)
+    assert found.buffers.floats.tolist() == list(range(12))
+    assert found.buffers.integers.tolist() == [0]
+    assert json.loads(found.form) == [33, "torch.float64", "torch.float64", LAYOUT]
+    bare = Introduction.of(7, labelled({**GOOD, "layout": "", "dtype": "torch.float16"}), 100)
+    assert json.loads(bare.form) == [33, "torch.float16", None, None]
+    content = labelled({**GOOD, "layout": ""})
+    del content["episode.arrays"]
+    assert Introduction.of(7, content, 100).form == introduced(layout="", floats=None).form
+
+
+def test_floats_of_no_type_that_travels_are_rejected_as_the_models_type() -> None:
+    with pytest.raises(
+        Rejected, match=r"^sent a floats of int32 \[12\] instead of float64 \[12\]$"
+    ):
+        introduced(floats=torch.zeros(12, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("names", [["gradient"], ["b", "a"]])
+def test_an_array_that_no_introduction_has_is_named(names: list[str]) -> None:
+    content = labelled(GOOD, {name: torch.zeros(3) for name in names})
+    with pytest.raises(Rejected, match=f"^introduced itself with the array '{min(names)}'$"):
+        Introduction.of(7, content, 100)
+
+
+def test_of_equally_many_the_lowest_site_and_the_largest_number_decide() -> None:
+    low, high = introduced(client=0, layout=""), introduced(client=1)
+    assert Agreement.of([high, low]).form == low.form
+    assert Agreement.of([high, low, introduced(client=2)]).form == high.form
+    sites = [introduced(client=c, partitions=n) for c, n in enumerate((4, 9, 4, 9, 1))]
+    assert Agreement.of(sites).partitions == 9
+    assert Agreement.of([introduced(partitions=1)]).partitions == 1
+    other = [introduced(client=c, partitions=7, layout="") for c in (8, 9)]
+    assert Agreement.of([*sites, *other]).partitions == 9
+
+
+def test_a_site_may_not_know_the_number_of_sites() -> None:
+    agreed = Agreement.of([introduced(partitions=3)])
+    assert agreed.objection(introduced(partitions=0), in_number=True) is None
+    assert agreed.objection(introduced(partitions=4), in_number=False) is None
+    assert agreed.objection(introduced(partitions=4), in_number=True) == (
+        "was started with num-partitions=4, but others with 3: give all sites the same number"
+    )
+    unknown = Agreement.of([introduced(partitions=0)])
+    assert unknown.objection(introduced(partitions=4), in_number=True) is None
+
+
+def test_of_equal_buffers_those_of_the_lowest_site_are_the_example() -> None:
+    ones, nan = torch.ones(12, dtype=torch.float64), torch.full((12,), torch.nan).double()
+    sites = [introduced(client=c) for c in (2, 1)]
+    assert example_of(sites).client == 1
+    assert example_of([introduced(client=0, floats=nan), *sites[:1]]).client == 2
+    liars = [introduced(client=c, floats=nan) for c in (0, 3)]
+    assert example_of([introduced(client=2, floats=ones), *liars]).client == 0
 
 
 ARRAYS: list[tuple[Callable[[ArrayRecord], Any], str]] = [

@@ -176,7 +176,7 @@ def _layout(text: object) -> Layout | None:
     if not isinstance(values, dict) or set(values) != {f.name for f in fields(Layout)}:
         raise Rejected("introduced itself with a layout of another version of episode-fl")
     for each in fields(Layout):
-        is_right = _KINDS.get(str(each.type), lambda value: True)
+        is_right = _KINDS[str(each.type)]
         table = values[each.name]
         if not isinstance(table, dict) or not all(map(is_right, table.values())):
             raise Rejected(f"introduced itself with a layout whose {each.name} make no sense")
