@@ -40,6 +40,11 @@ def test_a_ledger_survives_any_float_type(dtype: torch.dtype) -> None:
     assert json.dumps(back) == json.dumps(values)
 
 
+def test_a_ledger_is_cut_into_the_widest_pieces_that_a_float_type_holds() -> None:
+    types = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    assert [_piece(t) for t in types] == [torch.int16, torch.int16, torch.int8, torch.int8]
+
+
 def test_models_that_differ_in_one_bit_have_other_checksums() -> None:
     x = torch.randn(1000)
     y = x.clone()

@@ -210,7 +210,7 @@ def test_buffers_of_a_wider_type_arrive_in_it_by_a_sum_of_their_own(dtype: torch
 
 def test_what_one_rank_asks_for_is_known_to_all_after_the_round() -> None:
     problem, algorithm = task(), Algorithm.named("fedavg")
-    plan = Plan(algorithm, Schedule(0.1, 0.05), 1, 1, 0)
+    plan = Plan(algorithm, Schedule(0.1, 0.05), 2, 1, 0)
     with together(3, problem, algorithm) as ranks:
         assert [engine.requests() for _, engine in ranks] == [Request.NONE] * 3
         ranks[1][1].own_requests = lambda: Request.CHECKPOINT
@@ -224,7 +224,11 @@ def test_what_one_rank_asks_for_is_known_to_all_after_the_round() -> None:
     ("rounds", "nudge", "error"),
     [
         ((4, 3), 0.0, "Rank 1 plays round 3, and rank 0 round 4: start all ranks again"),
-        ((CHECK_EVERY, CHECK_EVERY), 1e-9, "Rank 1 holds another model than rank 0 at the start"),
+        (
+            (CHECK_EVERY, CHECK_EVERY),
+            1e-9,
+            "Rank 1 holds another model than rank 0 at the start of round 10",
+        ),
         ((CHECK_EVERY + 1, CHECK_EVERY + 1), 1e-9, ""),
     ],
 )

@@ -250,3 +250,13 @@ def test_a_reply_says_what_it_is_about() -> None:
     bare = labelled({})
     assert label_of(bare) == label_of(RecordDict({})) == {}
     assert set(bare) == {"episode.answer", "episode.arrays", "episode.metrics"}
+
+
+def test_a_probe_that_is_the_whole_round_brings_its_buffers() -> None:
+    asked = ask("probe", ALGORITHMS["parallel_sgd"])
+    buffers = Buffers(torch.zeros(1), torch.zeros(1, dtype=torch.int64))
+    arrays = {"gradient": vector(3, 4), "floats": torch.ones(1), "integers": torch.tensor([4])}
+    content = labelled(ABOUT, arrays, {"loss": 2.0})
+    found = Answer.read(content, asked, 5, ClientState(), {**SENT, "buffers": buffers})
+    assert found.reply.buffers is not None
+    assert found.reply.buffers.integers.tolist() == [4]
