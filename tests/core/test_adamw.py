@@ -80,6 +80,19 @@ def test_a_norm_that_stays_on_a_device_clips_alike() -> None:
     assert torch.allclose(*ends, rtol=1e-14)
 
 
+def test_a_correction_is_believed_in_full_unless_told_otherwise() -> None:
+    for descent in (AdamW(), Descent(), Descent(momentum=0.5)):
+        velocity = vector(0) if descent.has_velocity else None
+        assert descent.direction(vector(3), vector(4), velocity).tolist() == [7]
+
+
+def test_steps_are_counted_where_the_moments_are() -> None:
+    far = torch.empty(2, device="meta")
+    assert [count.device.type for count in Moments.of([far, far], [far, far], 3).steps] == [
+        "meta"
+    ] * 2
+
+
 def test_its_decay_is_no_part_of_the_gradient() -> None:
     gradient = vector(1)
     AdamW(weight_decay=0.5).decay_(gradient, vector(3))
@@ -96,7 +109,11 @@ def test_its_decay_is_no_part_of_the_gradient() -> None:
         ("diloco", {"descent": {"beta2": -1}}, "beta2 is -1"),
         ("diloco", {"descent": {"eps": 0}}, "eps is 0"),
         ("diloco", {"weight_decay": -1}, "weight_decay is -1"),
-        ("diloco", {"descent": {"moments": "keep"}}, "did you mean 'kept'"),
+        (
+            "diloco",
+            {"descent": {"moments": "keep"}},
+            "There is no moments 'keep': did you mean 'kept'",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(name: str, given: dict[str, Any], says: str) -> None:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from episode import ALGORITHMS, Algorithm, Descent, EpisodeError, Schedule
-from episode.core import Episodic, Guarded, PerStep, Resampled, Unclipped, Uncorrected
+from episode import ALGORITHMS, Algorithm, Descent, EpisodeError, Schedule, ServerSGD
+from episode.core import Correction, Episodic, Guarded, PerStep, Resampled, Unclipped, Uncorrected
 from episode.core.clipping import Clipping, is_clipped
-from episode.core.vectors import Vector, add_, cut, dot, holds, maximum, minimum, norm, where
+from episode.core.vectors import (
+    Vector,
+    add_,
+    clamped_ratio,
+    cut,
+    dot,
+    holds,
+    maximum,
+    minimum,
+    norm,
+    where,
+)
 
 positive = st.floats(1e-3, 1e3)
 
@@ -117,6 +129,15 @@ def test_nan_is_never_hidden_by_minimum_or_maximum() -> None:
     assert (minimum(1.0, 2.0), maximum(1.0, 2.0), where(True, 1.0, 2.0)) == (1.0, 2.0, 1.0)
 
 
+def test_a_number_and_a_tensor_can_be_compared() -> None:
+    both = torch.tensor([1.0, 3.0])
+    for a, b in ((both, 2.0), (2.0, both)):
+        assert torch.as_tensor(minimum(a, b)).tolist() == [1, 2]
+        assert torch.as_tensor(maximum(a, b)).tolist() == [2, 3]
+    assert torch.as_tensor(clamped_ratio(both, 4.0)).tolist() == [0.25, 0.75]
+    assert torch.as_tensor(clamped_ratio(1.5, both)).tolist() == [1.0, 0.5]
+
+
 def test_cutting_gives_views() -> None:
     whole = torch.zeros(6)
     parts = cut(whole, [torch.zeros(2), torch.zeros(2, 2)])
@@ -207,8 +228,10 @@ def test_a_clipping_that_needs_a_global_gradient_is_refused_without_one(clipping
         ("episode", {"momentum": math.nan}, "momentum is nan"),
         ("episode", {"weight_decay": -1.0}, "0 or more"),
         ("episode", {"nesterov": True}, "momentum is 0"),
-        ("episode", {"momentum": 0.5, "momentum_of": "row"}, "did you mean 'raw'"),
-        ("episode", {"weighting": "example"}, "did you mean 'examples'"),
+        ("episode", {"momentum_of": "row"}, "no momentum_of 'row': did you mean 'raw'"),
+        ("episode", {"weighting": "example"}, "no weighting 'example': did you mean 'examples'"),
+        ("episode", {"momentum": "much"}, "algorithm.momentum is 'much': it must be a number"),
+        ("diloco", {"descent": {"eps": "x"}}, "algorithm.descent.eps is 'x': it must be a number"),
         ("episode", {"momentun": 0.5}, "did you mean 'algorithm.momentum'"),
         ("epsode", {}, "did you mean 'episode'"),
         ("xyz", {}, "use one of celgc, diloco, episode"),
@@ -219,6 +242,58 @@ def test_meaningless_algorithms_are_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(EpisodeError, match=message):
         Algorithm.named(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Algorithm(Resampled(), Episodic(), reuse_probe=1), "reuse_probe is 1: it must be"),
+        (lambda: Algorithm(Resampled(), Episodic(), probe_first=0), "probe_first is 0: it must be"),
+        (lambda: Algorithm(Resampled(), Episodic(), probe_batches=1.5), "probe_batches is 1.5"),
+        (lambda: Descent(momentum=0.5, nesterov=1), "nesterov is 1: it must be True or False"),
+        (lambda: ServerSGD(momentum=0.5, nesterov=1), "server.nesterov is 1: it must be True or"),
+        (lambda: Algorithm(Uncorrected(), Guarded()), "Guarded clipping needs a global gradient"),
+        (lambda: Algorithm.named(3), "algorithm is 3: give a name, such as 'episode'"),
+    ],
+)
+def test_values_that_a_program_gives_are_checked_as_those_of_a_config_are(
+    build: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(EpisodeError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("wrong", [{"probes": True, "remembers": True}, {"steps_locally": False}])
+def test_a_correction_of_answers_that_contradict_each_other_is_refused(
+    wrong: dict[str, bool],
+) -> None:
+    kind = type("Muddled", (Correction,), wrong)
+    with pytest.raises(EpisodeError, match="Muddled correction must not both probe and remember"):
+        kind()
+
+
+def test_the_description_of_an_algorithm_is_part_of_the_identity_of_runs_and_stays() -> None:
+    plain = {"momentum": 0.0, "weight_decay": 0.0, "nesterov": False, "momentum_of": "corrected"}
+    options = {"probe_batches": 1, "reuse_probe": False, "weighting": "uniform"}
+    pieces = {"correction": "resampled", "clipping": "episodic", "trust": "full"}
+    assert ALGORITHMS["episode"].to_dict() == {**pieces, **plain, **options}
+    changed = Algorithm.named("episode", proximal=0.5).to_dict()
+    assert changed == {**pieces, **plain, **options, "proximal": 0.5}
+    adamw = Algorithm.named("episode", descent="adamw").to_dict()
+    own = {"name": "adamw", **plain, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999}
+    assert adamw == {**pieces, **options, "descent": {**own, "eps": 1e-8, "moments": "kept"}}
+
+
+def test_an_algorithm_without_changes_is_that_algorithm() -> None:
+    """It need not be found by name, so its pieces may be defined anywhere."""
+    algorithm = Algorithm(Resampled(), Episodic())
+    assert Algorithm.named(algorithm) is algorithm
+
+
+def test_a_step_believes_as_much_of_the_correction_as_it_is_told() -> None:
+    algorithm = ALGORITHMS["episode_unclipped"]
+    x = step(algorithm, vector(0, 0), vector(3, 4), shift=vector(8, -8), trust=0.25)
+    assert torch.allclose(x, vector(-0.5, -0.2))
 
 
 def test_a_step_schedule_takes_fractions_and_rounds() -> None:
@@ -257,7 +332,12 @@ def test_cosine_falls_to_its_final_factor_and_warmup_rises_from_above_zero() -> 
         ({"eta": math.nan}, "eta is nan"),
         ({"gamma": -1.0}, "gamma is -1.0"),
         ({"gamma": math.inf}, "gamma is inf"),
-        ({"kind": "cosinus"}, "did you mean 'cosine'"),
+        ({"kind": "cosinus"}, "There is no schedule 'cosinus': did you mean 'cosine'"),
+        ({"eta": "fast"}, "eta is 'fast': it must be a number"),
+        ({"warmup": None}, "warmup is None: it must be a number"),
+        ({"milestones": 3}, "milestones is 3: give a list of numbers"),
+        ({"milestones": ["a"]}, "each of milestones is 'a': it must be a number"),
+        ({"gamma_follows_eta": 1}, "gamma_follows_eta is 1: it must be True or False"),
         ({"kind": "step"}, "needs milestones"),
         ({"milestones": (0.5,)}, "belong to a step schedule"),
         ({"kind": "step", "milestones": (0,)}, "each must be above 0"),

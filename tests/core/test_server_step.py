@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from episode import ALGORITHMS, Algorithm, EpisodeError, ServerAdam, ServerMean, ServerSGD
 from episode.core import SERVER_STEPS, ServerAdagrad, ServerAdamW, ServerStep, ServerYogi
+from episode.core.fed_opt import FedOpt
 
 MEANS = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -66,6 +68,28 @@ def test_a_rate_of_1_without_momentum_is_the_mean_bit_for_bit() -> None:
 def test_the_first_adaptive_step_by_hand(server: ServerStep, expected: float) -> None:
     zero = torch.zeros(1, dtype=torch.float64)
     assert float(server.step(zero, zero + 2, {})) == pytest.approx(expected, rel=1e-12)
+
+
+SECOND_MOMENTS = {
+    ServerAdam: lambda v, square: 0.8 * v + 0.2 * square,
+    ServerYogi: lambda v, square: v - 0.2 * square * (1 if v > square else -1),
+    ServerAdagrad: lambda v, square: v + square,
+}
+
+
+@pytest.mark.parametrize("kind", SECOND_MOMENTS)
+def test_adaptive_steps_follow_reddi_and_others_written_out(kind: type[FedOpt]) -> None:
+    """Algorithm 2, from a point that is not zero, with steps that shrink and turn."""
+    server = kind(rate=0.5, beta1=0.6, tau=0.01, start=2.0)
+    server = server if kind is ServerAdagrad else replace(server, beta2=0.8)  # type: ignore[call-arg]
+    found, held = torch.tensor([3.0], dtype=torch.float64), {}
+    x, m, v = 3.0, 0.0, 2.0 * 0.01**2
+    for delta in (2.0, -0.5, 0.25, 1.0):
+        found = server.step(found, found + delta, held)
+        m = 0.6 * m + 0.4 * delta
+        v = SECOND_MOMENTS[kind](v, delta**2)
+        x += 0.5 * m / (v**0.5 + 0.01)
+        assert float(found) == pytest.approx(x, rel=1e-12)
 
 
 def test_yogi_forgets_slowly_where_adam_forgets_fast() -> None:

@@ -71,7 +71,7 @@ def test_what_is_not_finite_is_noticed() -> None:
 
 
 def test_many_runs_at_once_give_what_each_gives_alone() -> None:
-    held, deviation = [2.0, -1.0, 9.0, 1.0, math.nan], [4.0, 4.0, 4.0, 0.0, 1.0]
+    held, deviation = [2.0, -1.0, 9.0, 1.0, 0.0, math.nan], [4.0, 4.0, 4.0, 0.0, 0.0, 1.0]
     alone = [float(clamped_ratio(h, d)) for h, d in zip(held, deviation, strict=True)]
     together = clamped_ratio(torch.tensor(held), torch.tensor(deviation))
     assert isinstance(together, torch.Tensor)
@@ -89,7 +89,7 @@ def test_a_dot_product_of_blocks_is_that_of_the_flat_vectors() -> None:
 def test_trust_in_a_correction_that_is_not_there_is_refused(
     correction: Uncorrected | Synchronous,
 ) -> None:
-    with pytest.raises(EpisodeError, match="use Resampled or Remembered, or FullTrust"):
+    with pytest.raises(EpisodeError, match=r"^MeasuredTrust weighs .* or FullTrust\.$"):
         Algorithm(correction, PerStep(), trust=MeasuredTrust())
 
 

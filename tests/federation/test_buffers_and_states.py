@@ -47,6 +47,15 @@ def test_the_maximum_does_not_depend_on_who_answers_first() -> None:
     assert total.reply.buffers.integers.tolist() == [9]
 
 
+def test_a_model_that_comes_before_its_turn_is_copied() -> None:
+    """The worker that brings it goes on to its next client and overwrites it."""
+    total, x = OrderedSum([0.25, 0.75]), torch.ones(2)
+    total.add(1, Reply({"x": x}))
+    x.fill_(8.0)
+    total.add(0, Reply({"x": x}))
+    assert total.reply.vectors["x"].tolist() == [2.75, 2.75]
+
+
 class Counting(nn.Module):
     """A model that counts its batches by their size, so that clients count differently."""
 
@@ -131,11 +140,12 @@ def test_divergence_looks_at_buffers() -> None:
 def test_the_buffers_of_the_model_are_part_of_every_evaluation() -> None:
     class Telling:
         def evaluate(self, x: Tensor, buffers: Buffers) -> dict[str, float]:
-            return {"buffer": buffers.floats.item()}
+            return {"buffer": buffers.floats.item(), "x": x.item()}
 
         def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> dict[str, float]:
-            return {"buffer": client + buffers.floats.item()}
+            return {"buffer": client + buffers.floats.item(), "x": x.item()}
 
     engine, task = cast("Any", None), cast("Any", Telling())
-    found = Engine.evaluate(engine, task, torch.zeros(1), Buffers(torch.tensor([0.5])), [1, 2])
-    assert found == Evaluation({"buffer": 0.5}, {1: {"buffer": 1.5}, 2: {"buffer": 2.5}})
+    found = Engine.evaluate(engine, task, torch.ones(1), Buffers(torch.tensor([0.5])), [1, 2])
+    by_client = {client: {"buffer": client + 0.5, "x": 1.0} for client in (1, 2)}
+    assert found == Evaluation({"buffer": 0.5, "x": 1.0}, by_client)

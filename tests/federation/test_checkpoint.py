@@ -59,7 +59,7 @@ def test_a_checkpoint_from_before_there_were_server_steps_is_read(file: Path) ->
 def test_a_pipe_is_refused_and_not_waited_for(file: Path) -> None:
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(EpisodeError, match="is damaged"):
+    with pytest.raises(EpisodeError, match=r"state\.safetensors is damaged"):
         checkpoint.load(file, "mine", "cpu")
 
 
@@ -73,7 +73,7 @@ def test_another_round_in_the_header_is_noticed(file: Path) -> None:
     header = header_of(file)
     assert header["round"] == 3
     save_file(load_file(file), file, {"episode": json.dumps(header | {"round": 2})})
-    with pytest.raises(EpisodeError, match="is damaged: remove"):
+    with pytest.raises(EpisodeError, match=r"state\.safetensors is damaged: remove"):
         checkpoint.load(file, "mine", "cpu")
 
 

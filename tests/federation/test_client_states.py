@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from episode import ALGORITHMS, AdamW, Algorithm, EpisodeError, Schedule
@@ -14,6 +15,7 @@ from episode.core import Unclipped, Uncorrected
 from episode.federation import checkpoint
 from episode.federation.client_states import ClientStates, MappedStates, StoredStates, states_for
 from episode.federation.job import EngineSettings, Job
+from episode.federation.processes import Processes
 from episode.federation.rounds import Plan
 from episode.federation.state import ClientState, ServerState
 from episode.testing.problems import QuadraticProblem
@@ -67,11 +69,11 @@ def stored(states: MappedStates, folder: Path) -> StoredStates:
 
 def test_a_process_goes_on_with_its_own_file_and_copies_that_of_another(tmp_path: Path) -> None:
     states = mapped(tmp_path)
-    states.keep(1, ClientState(memory=vector(7)))
+    states.keep(1, ClientState(memory=vector(7), velocity=vector(8)))
     for rank in (0, 1):
         again = mapped(tmp_path, rank=rank)
         again.load(stored(states, tmp_path))
-        assert values(again[1]) == [None, 7, None]
+        assert values(again[1]) == [None, 7, 8]
         assert (again.file.path == states.file.path) is (rank == 0)
         again.close()
     states.close()
@@ -93,6 +95,20 @@ def test_a_file_that_holds_clients_of_others_is_copied_and_not_emptied(tmp_path:
     states.close()
 
 
+def test_the_part_of_a_rank_names_the_file_and_holds_its_table(tmp_path: Path) -> None:
+    states = mapped(tmp_path)
+    states.keep(1, ClientState(memory=vector(7)))
+    name = checkpoint.save_part(tmp_path, states, "mine", (0, 2), 3, 2)
+    states.close()
+    path = tmp_path / "state.safetensors"
+    checkpoint.save(path, ServerState(vector(0), round=3), {}, "mine", [name])
+    assert values(checkpoint.load(path, "mine", "cpu")[1][1]) == [None, 7, None]
+    table = load_file(tmp_path / name)
+    assert table.keys() == {"rows.keys", "rows.slots", "rows.checksums"}
+    assert {numbers.dtype for numbers in table.values()} == {torch.int64}
+    assert table["rows.keys"].tolist() == [2 * 1]
+
+
 def test_a_checkpoint_in_another_folder_holds_the_vectors_themselves(tmp_path: Path) -> None:
     states = mapped(tmp_path / "here")
     states.keep(1, ClientState(memory=vector(7)))
@@ -102,15 +118,32 @@ def test_a_checkpoint_in_another_folder_holds_the_vectors_themselves(tmp_path: P
     assert values(found[1]) == [None, 7, None]
 
 
+def test_vectors_from_a_file_go_to_the_device_of_the_run(tmp_path: Path) -> None:
+    states = mapped(tmp_path)
+    states.keep(1, ClientState(memory=vector(7)))
+    path = tmp_path / "state.safetensors"
+    checkpoint.save(path, ServerState(vector(0)), states, "mine")
+    server, found = checkpoint.load(path, "mine", "meta")
+    far = MappedStates(range(4), 4, torch.empty(SIZE, device="meta"), None)
+    far.load(stored(states, tmp_path))
+    for tensor in (server.x, found[1].memory, far[1].memory):
+        assert tensor is not None
+        assert tensor.device.type == "meta"
+    states.close()
+    far.close()
+
+
 def test_states_are_in_a_file_beside_the_checkpoint_only_above_the_budget(tmp_path: Path) -> None:
     """Three clients' memories and momenta of five numbers of eight bytes are 240 bytes."""
     problem, algorithm = QuadraticProblem.heterogeneous(), Algorithm.named("scaffold", momentum=0.5)
     plan = Plan(algorithm, Schedule(0.1, 0.1), 1, 1)
     job = Job(plan, problem.task(), {}, folder=tmp_path)
-    for megabytes, kind in ((240e-6, ClientStates), (239e-6, MappedStates)):
+    for megabytes, kind in ((240e-6, ClientStates), (239.9999e-6, MappedStates)):
         job = replace(job, engine=EngineSettings(state_memory_mb=megabytes))
         states = states_for(job, range(3))
         assert type(states) is kind
+        states.load({client: ClientState(memory=torch.ones(5).double()) for client in (2, 3)})
+        assert list(states) == [2]  # the third of those that are served
     assert isinstance(states, MappedStates)
     assert states.file.path == tmp_path / "checkpoint" / "clients-0-rank-0-of-1.rows"
     assert (states.file.layout.keys, states.file.layout.size) == (2 * 4, 5)
@@ -118,6 +151,12 @@ def test_states_are_in_a_file_beside_the_checkpoint_only_above_the_budget(tmp_pa
     states = states_for(replace(job, folder=None), range(3))
     assert isinstance(states, MappedStates)
     assert states.file.path is None
+    states.close()
+    processes = Processes()
+    processes.rank, processes.size = 1, 2
+    states = states_for(replace(job, processes=processes), range(3))
+    assert isinstance(states, MappedStates)
+    assert states.file.path == tmp_path / "checkpoint" / "clients-0-rank-1-of-2.rows"
     states.close()
 
 

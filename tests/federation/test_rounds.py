@@ -273,6 +273,16 @@ class Only(Cohorts):
         return self.clients
 
 
+def test_corrections_are_measured_if_the_plan_says_so() -> None:
+    task, algorithm = QuadraticProblem.heterogeneous().task(), ALGORITHMS["episode"]
+    for every, measured in ((0, None), (2, [True, False, True, False])):
+        plan = Plan(algorithm, Schedule(0.1, 0.1), 1, 1, measure_every=every)
+        with closing(Simulation(task, algorithm, 1)) as engine:
+            metrics = Rounds(plan, task, engine).play(ServerState(*task.initial())).metrics
+        norms = metrics.get("correction_norm")
+        assert (norms if norms is None else [norm is not None for norm in norms]) == measured
+
+
 def test_the_loss_of_a_round_of_one_reused_step_is_that_of_its_probe() -> None:
     problem = QuadraticProblem.heterogeneous(local_steps=1)
     reused = Algorithm.named("episode", reuse_probe=True)

@@ -109,6 +109,7 @@ def test_a_file_is_made_with_its_folders_and_replaces_an_older_one(tmp_path: Pat
     SlotFile(path, LAYOUT).write(3, torch.ones(SIZE))
     file = SlotFile(path, LAYOUT)
     assert (file.keys, path.stat().st_size) == ([], 0)
+    assert path.stat().st_mode & 0o111 == 0
     assert SlotFile(path, LAYOUT, file.table()).keys == []  # a table of nothing is no damage
     (tmp_path / "link").symlink_to(path)
     for table in (None, file.table()):
@@ -191,6 +192,13 @@ def test_a_header_that_no_run_can_have_written_is_refused(
     checkpoint.save(path, server, states, "a")
     with pytest.raises(EpisodeError, match=r"state\.safetensors is damaged"):
         checkpoint.load(path, "a", "cpu")
+
+
+def test_a_file_may_have_as_many_keys_as_are_allowed() -> None:
+    assert Layout(2**28, 1, "float32").keys == 2**28
+    for keys, size in ((2**28 + 1, 1), (0, 1), (1, 0)):
+        with pytest.raises(ValueError, match="There is no file of Layout"):
+            Layout(keys, size, "float32")
 
 
 def test_a_full_disk_is_an_error_in_a_sentence(

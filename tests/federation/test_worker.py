@@ -145,10 +145,11 @@ def test_a_reused_probe_is_the_first_gradient_and_believed_in_full() -> None:
 def test_a_memory_is_the_mean_raw_gradient_and_its_change_is_sent() -> None:
     of, _ = worker(Algorithm(Remembered(), PerStep()))
     state = ClientState(memory=vector(1, 1))
-    reply = local(of, state, G=vector(5, 5))
+    reply = local(of, state, G=vector(5, 5), gamma=1e9)
     assert state.memory is not None
     assert state.memory.tolist() == [4.5, 6]
     assert reply.vectors["change"].tolist() == [3.5, 5]
+    assert torch.allclose(reply.vectors["x"], -0.1 * vector(9 + 2 * 4, 12 + 2 * 4))
 
 
 def test_a_proximal_term_pulls_local_steps_but_not_the_memory() -> None:
