@@ -31,7 +31,7 @@ def described(algorithm: Algorithm) -> dict[str, Any]:
     """Return the values of an algorithm."""
     own = type(algorithm.descent) is not Descent
     table: Any = DESCENTS.describe(algorithm.descent)
-    descent = {k: v for k, v in table.items() if k != "proximal" or v} if own else {}
+    descent = {k: v for k, v in table.items() if k != "proximal" or v}
     options = ("probe_batches", "probe_first", "reuse_probe", "weighting")
     values = {
         "correction": CORRECTIONS.describe(algorithm.correction),
