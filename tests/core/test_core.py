@@ -354,6 +354,13 @@ def test_meaningless_schedules_are_refused_in_a_sentence(
         Schedule(**{"eta": 1.0, "gamma": 1.0, **values})
 
 
+def test_the_edges_of_a_schedules_ranges_belong_to_them() -> None:
+    constant = Schedule(1.0, 1.0, kind="step", milestones=(1,), factor=1.0)
+    assert constant.at(5, 10) == (1.0, 1.0)
+    assert Schedule(1.0, 1.0, kind="cosine", final=1.0).at(5, 10) == (1.0, 1.0)
+    assert Schedule(1.0, 1.0, final=0.0, warmup=0.0).at(0, 10) == (1.0, 1.0)
+
+
 def test_an_algorithm_without_a_correction_is_refused_in_a_sentence() -> None:
     with pytest.raises(EpisodeError, match="The algorithm has no correction"):
         Algorithm.from_dict({"clipping": "episodic"})

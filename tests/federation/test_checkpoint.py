@@ -114,7 +114,7 @@ def test_missing_and_strange_tensors_are_one_sentence(name: str, file: Path) -> 
 @pytest.mark.parametrize("text", ["[]", "3", "null", "[" * 9999, "{"])
 def test_a_header_that_is_no_table_is_one_sentence(text: str, file: Path) -> None:
     save_file(load_file(file), file, {"episode": text})
-    with pytest.raises(EpisodeError, match="is damaged: remove"):
+    with pytest.raises(EpisodeError, match=r"state\.safetensors is damaged: remove"):
         checkpoint.load(file, "mine", "cpu")
 
 
@@ -238,4 +238,13 @@ def test_a_rank_removes_its_own_parts_of_older_checkpoints(tmp_path: Path) -> No
     ]
     checkpoint.keep_only(tmp_path, left[3:])
     assert sorted(path.name for path in tmp_path.iterdir()) == left[3:]
+    assert checkpoint.save_part(tmp_path, {}, "mine", (0, 2), 4, 3) == ""
+
+
+def test_a_file_that_somebody_else_removes_first_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "clients-0-rank-0-of-2.safetensors"
+    monkeypatch.setattr(Path, "glob", lambda *_: [gone])
+    checkpoint.keep_only(tmp_path, [])
     assert checkpoint.save_part(tmp_path, {}, "mine", (0, 2), 4, 3) == ""
