@@ -28,18 +28,25 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 100.0
+        self.uses = 0
         self.pauses: list[float] = []
         self.events: dict[float, Callable[[], object]] = {}
         """What happens, by the seconds from the start."""
 
     def monotonic(self) -> float:
+        self._count()
         return self.now
 
     def sleep(self, seconds: float) -> None:
+        self._count()
         self.pauses.append(seconds)
         self.now += seconds
         for due in [at for at in self.events if 100.0 + at <= self.now]:
             self.events.pop(due)()
+
+    def _count(self) -> None:
+        self.uses += 1
+        assert self.uses < 500_000, "an endless wait"
 
     @property
     def passed(self) -> float:
@@ -82,7 +89,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def store() -> dist.HashStore:
-    return dist.HashStore()
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=5))
+    return store
 
 
 @pytest.fixture(autouse=True)
@@ -231,6 +240,7 @@ def test_only_what_was_opened_here_is_closed(store: dist.HashStore) -> None:
     cluster._connect("cpu")
     assert dist.get_backend() == "gloo"
     guest = Cluster(store, 0, 1, 60.0)
+    guest.leave()
     guest._connect("cpu")
     guest.leave()
     assert dist.is_initialized()

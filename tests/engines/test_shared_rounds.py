@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -139,6 +139,11 @@ def together(size: int, problem: Task, algorithm: Algorithm) -> Iterator[Togethe
             engine.close()
 
 
+def cores(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    for name in ("simulation", "distributed"):
+        monkeypatch.setattr(f"episode.engines.{name}.usable_cores", lambda: number)
+
+
 def played(engine: Engine, problem: NeuralTask, plan: Plan) -> tuple[ServerState, list[Any]]:
     server = ServerState(*problem.initial())
     rounds = Rounds(plan, problem, engine)
@@ -264,6 +269,7 @@ class Measured(NeuralTask):
     """A task that tells what it was asked to measure."""
 
     shares = True
+    asked: ClassVar[list[int]] = []
 
     def evaluate(self, x: Tensor, buffers: Buffers) -> Mapping[str, float]:
         return {"whole": float(x.sum()) + float(buffers.floats.sum())}
@@ -275,6 +281,7 @@ class Measured(NeuralTask):
         return {"parts": len(parts), "sum": sum(p["part"] for p in parts)}
 
     def evaluate_client(self, client: int, x: Tensor, buffers: Buffers) -> Mapping[str, float]:
+        self.asked.append(client)
         return {"own": client + float(x.sum()) + float(buffers.floats.sum())}
 
 
@@ -287,18 +294,29 @@ def test_the_first_rank_gets_the_metrics_of_all(
     monkeypatch.setattr(Measured, "shares", shares)
     x, buffers = torch.ones(3), Buffers(torch.full((1,), 0.5))
     algorithm = Algorithm.named("fedavg")
-    with together(2, problem, algorithm) as ranks:
+    with together(3, problem, algorithm) as ranks:
         for _ in range(2):
-            first, other = ranks.each(lambda e: e.evaluate(problem, x, buffers, [3, 0, 1]))
-            metrics = {"parts": 2, "sum": 7.0} if shares else {"whole": 3.5}
+            Measured.asked.clear()
+            first, *others = ranks.each(lambda e: e.evaluate(problem, x, buffers, [3, 0, 1]))
+            metrics = {"parts": 3, "sum": 10.5} if shares else {"whole": 3.5}
             assert first == Evaluation(metrics, {c: {"own": c + 3.5} for c in (0, 1, 3)})
-            assert list(first.clients) == [0, 1, 3]
-            assert other == Evaluation()
-        first, _ = ranks.each(lambda e: e.evaluate(problem, x, buffers))
+            assert list(first.clients) == sorted(Measured.asked) == [0, 1, 3]
+            assert others == [Evaluation()] * 2
+        first, *_ = ranks.each(lambda e: e.evaluate(problem, x, buffers))
         assert first == Evaluation(metrics)
         for rank, _ in ranks:
             assert rank.entered == ["in an evaluation"] * 3
             assert rank.subjects == [f"evaluation-{k}" for k in (1, 2, 3)]
+
+
+def test_a_probe_that_says_nothing_of_memories_is_the_whole_round() -> None:
+    problem = task()
+    x, buffers = problem.initial()
+    with together(1, problem, Algorithm.named("parallel_sgd")) as ranks:
+        (reply,) = ranks.each(
+            lambda e: e.average("probe", [0], weights=[1.0], round=0, x=x, buffers=buffers)
+        )
+        assert reply.buffers.integers.shape == buffers.integers.shape
 
 
 @pytest.mark.parametrize(
@@ -308,8 +326,7 @@ def test_the_first_rank_gets_the_metrics_of_all(
 def test_the_ranks_of_a_host_share_its_cores(
     neighbours: str | None, asked: int | None, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("simulation", "distributed"):
-        monkeypatch.setattr(f"episode.engines.{name}.usable_cores", lambda: 9)
+    cores(monkeypatch, 9)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     if neighbours:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", neighbours)
@@ -339,13 +356,17 @@ def made(rank: Rank, owners: Owners | None, folder: Path, **settings: Any) -> Di
     )
 
 
-def test_a_rank_keeps_the_states_of_the_clients_that_it_is_to_serve(tmp_path: Path) -> None:
+def test_a_rank_keeps_the_states_of_the_clients_that_it_is_to_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores(monkeypatch, 9)
     owners = Owners([1, 1, 1, 1, 100], 2)
     states = {c: ClientState(memory=torch.ones(9)) for c in range(CLIENTS)}
     for rank in (Told(0, owners), Told(1, owners)):
-        with closing(made(rank, owners, tmp_path, workers=1)) as engine:
-            assert engine.cluster is rank
-            assert engine._here.workers == 1
+        with closing(made(rank, owners, tmp_path, workers=3)) as engine:
+            assert (engine.cluster, engine._owners) == (rank, owners)
+            assert engine._here.workers == 3
+            assert engine._here._first.algorithm == Algorithm.named("scaffold")
             engine.load_client_states(states)
             assert list(engine.client_states()) == owners.clients(rank.rank)
     with closing(made(Rank(0, Meeting(2)), None, tmp_path)) as engine:
@@ -363,3 +384,12 @@ def test_ranks_that_count_other_examples_do_not_start(tmp_path: Path) -> None:
     mine, first = Owners([1, 2, 3, 4, 5], 2), Owners([5, 4, 3, 2, 1], 2)
     with pytest.raises(EpisodeError, match=r"^Rank 1 and rank 0 count the clients' examples diff"):
         made(Told(1, first), mine, tmp_path)
+
+
+def test_ranks_meet_with_the_timeout_and_the_device_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(Cluster, "join", lambda *given: asked.append(given))
+    Distributed.join(EngineSettings(timeout_seconds=7.0, device="cuda"), {"a": 1})
+    assert asked == [({"a": 1}, 7.0, "cuda")]

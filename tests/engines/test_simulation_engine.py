@@ -6,6 +6,7 @@ import os
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from episode import ALGORITHMS, EpisodeError, Schedule
-from episode.engines.simulation import Simulation, usable_cores
+from episode.engines.simulation import Simulation, _most_workers, usable_cores
 from episode.errors import ClientError
 from episode.federation.client_states import MappedStates
 from episode.federation.job import EngineSettings, Job
@@ -105,14 +106,25 @@ def test_a_number_of_workers_below_one_is_refused(monkeypatch: pytest.MonkeyPatc
         Simulation(linear(5), ALGORITHMS["fedavg"], workers=0)
     for asked, given in ((1, 1), (2, 2), (None, 3)):
         with closing(Simulation(linear(5), ALGORITHMS["fedavg"], asked)) as engine:
-            assert engine.workers == given
+            assert engine.workers == engine._idle.qsize() == given
+
+
+@pytest.mark.parametrize(
+    ("device", "found", "most"), [("cpu", 1, 1), ("cpu", 4, 4), ("meta", 4, 1)]
+)
+def test_workers_share_cores_but_not_another_device(
+    device: str, found: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores(monkeypatch, found)
+    worker: Any = SimpleNamespace(objective=SimpleNamespace(x=torch.empty(3, device=device)))
+    assert _most_workers(linear(5), worker) == most
 
 
 def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A torch that may use three threads uses one while the engine is open, and then three."""
+    """A torch that may use four threads uses one while the engine is open, and then four."""
     cores(monkeypatch, 4)
     before = torch.get_num_threads()
-    torch.set_num_threads(3)
+    torch.set_num_threads(4)
     task, seen = linear(3), set()
 
     def noting(self: Worker, *args: Any, **sent: Any) -> Reply:
@@ -123,11 +135,12 @@ def test_sums_do_not_depend_on_the_number_of_threads(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Worker, "local", noting)
     with closing(Simulation(task, ALGORITHMS["fedavg"], 2)) as engine:
         assert torch.get_num_threads() == 1
+        torch.set_num_threads(3)  # as a user's own code may do
         Rounds(Plan(ALGORITHMS["fedavg"], Schedule(1.0, 1.0), 1, 1), task, engine).play(
             ServerState(*task.initial())
         )
     assert seen == {("episode-worker", 1)}
-    assert torch.get_num_threads() == 3
+    assert torch.get_num_threads() == 4
     torch.set_num_threads(before)
 
 
