@@ -101,6 +101,12 @@ def test_yogi_forgets_slowly_where_adam_forgets_fast() -> None:
         assert float(held["v"]) == pytest.approx(expected, rel=1e-5)
 
 
+def test_yogi_stays_where_v_is_right_already() -> None:
+    held: dict[str, torch.Tensor] = {}
+    ServerYogi(tau=1.0, start=4.0).step(torch.zeros(1), torch.full((1,), 2.0), held)
+    assert held["v"].tolist() == [4.0]
+
+
 @pytest.mark.parametrize("name", SERVER_STEPS)
 def test_a_step_leaves_its_arguments_as_they_were(name: str) -> None:
     """An attempt at a round may be repeated, and the last finite model must stay."""

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from episode import (
+    ALGORITHMS,
     Algorithm,
     EpisodeError,
     FullTrust,
@@ -22,6 +23,8 @@ from episode import (
     Uncorrected,
 )
 from episode.core.vectors import clamped_ratio, dot
+from episode.federation.rounds import divergence
+from episode.testing.problems import QuadraticProblem, play
 
 FINITE = st.floats(-1e6, 1e6)
 
@@ -70,8 +73,17 @@ def test_what_is_not_finite_is_noticed() -> None:
     assert of_step([math.inf, 0.0], local=[1.0, 0.0], G=[0.0, 0.0]) == 1.0
 
 
+def test_a_client_alone_that_diverges_is_noticed() -> None:
+    """It agrees with itself, so D = 0, and its gradient is not a number."""
+    assert math.isnan(of_step([math.nan, 0.0], local=[1.0, 2.0], G=[1.0, 2.0]))
+    problem = QuadraticProblem.heterogeneous(clients=1, eta=1e200, gamma=1e300)
+    played = play(problem, ALGORITHMS["episode_trust"], 1)
+    assert divergence(played.server, played.telemetry[0]) is not None
+
+
 def test_many_runs_at_once_give_what_each_gives_alone() -> None:
-    held, deviation = [2.0, -1.0, 9.0, 1.0, 0.0, math.nan], [4.0, 4.0, 4.0, 0.0, 0.0, 1.0]
+    held = [2.0, -1.0, 9.0, 1.0, 0.0, math.nan, math.nan, math.inf, 1.0]
+    deviation = [4.0, 4.0, 4.0, 0.0, 0.0, 1.0, 0.0, math.inf, math.nan]
     alone = [float(clamped_ratio(h, d)) for h, d in zip(held, deviation, strict=True)]
     together = clamped_ratio(torch.tensor(held), torch.tensor(deviation))
     assert isinstance(together, torch.Tensor)

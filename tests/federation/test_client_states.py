@@ -51,6 +51,15 @@ def test_a_state_is_found_again_and_what_is_empty_is_not_kept(kind: type[ClientS
     states.close()
 
 
+def test_a_file_is_closed_once_it_was_opened() -> None:
+    mapped(None).close()
+    states = mapped(None)
+    states.keep(1, ClientState(memory=vector(7)))
+    assert states.file.close.alive
+    states.close()
+    assert not states.file.close.alive
+
+
 def test_states_of_clients_that_another_process_serves_are_left() -> None:
     given = {client: ClientState(memory=vector(client)) for client in range(4)}
     for states in (ClientStates(range(1, 3)), mapped(None, range(1, 3))):

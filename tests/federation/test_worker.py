@@ -98,11 +98,11 @@ def test_local_steps_draw_the_rounds_batches_one_after_another() -> None:
 
 def test_metrics_of_local_steps_are_means_shares_and_extremes() -> None:
     of, _ = worker("celgc")
-    metrics = local(of, ClientState(), gamma=0.6).metrics
-    assert metrics["loss"].item() == 0.5
-    assert metrics["clipped"] == 0.5
-    assert metrics["largest_norm"] == pytest.approx(10)
-    assert metrics["drift"] == pytest.approx(0.5 + 0.6)
+    metrics = local(of, ClientState(), gamma=0.6, local_steps=3).metrics
+    assert metrics["loss"].item() == 1
+    assert metrics["clipped"] == pytest.approx(2 / 3)
+    assert metrics["largest_norm"] == pytest.approx(15)
+    assert metrics["drift"] == pytest.approx(0.5 + 2 * 0.6)
     assert metrics.keys() == {"loss", "clipped", "largest_norm", "drift"}
     of, _ = worker("fedavg")
     assert local(of, ClientState()).metrics["largest_norm"] is None
@@ -116,6 +116,8 @@ def test_one_in_k_clients_measures_its_first_correction() -> None:
         metrics = local(of, state, client=client, **given).metrics
         expected = [2, 25] if measures else [None, None]
         assert [metrics["correction_norm"], metrics["gradient_norm"]] == expected
+    given = {"G": vector(1, 2), "measure_every": 1}
+    assert local(of, ClientState(anchor=vector(1, 0)), **given).metrics["correction_norm"] == 2
     of, _ = worker("fedavg")
     metrics = local(of, ClientState(), client=1, round=2, measure_every=3).metrics
     assert metrics["correction_norm"] is metrics["gradient_norm"] is None

@@ -127,9 +127,7 @@ def clamped_ratio(a: Scalar, b: Scalar) -> Scalar:
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         a, b = torch.as_tensor(a), torch.as_tensor(b)
         return torch.where(b == 0, 0.0 * a, a / b).clamp(0.0, 1.0)
-    if b == 0 and not math.isnan(a):
-        return 0.0
-    ratio = a / b if math.isfinite(a) or not math.isinf(b) else math.nan
+    ratio = 0.0 * a if b == 0 else a / b
     return ratio if math.isnan(ratio) else min(max(ratio, 0.0), 1.0)
 
 
