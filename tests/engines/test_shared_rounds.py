@@ -26,6 +26,7 @@ from episode.federation.owners import Owners
 from episode.federation.protocols import Engine, Evaluation, Reply, Request, Task
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import Buffers, ClientState, ServerState
+from episode.federation.worker import ReplyForm
 from episode.tasks.neural import NeuralTask
 
 CLIENTS = 5
@@ -211,6 +212,17 @@ def test_buffers_of_a_wider_type_arrive_in_it_by_a_sum_of_their_own(dtype: torch
             assert torch.equal(server.buffers.integers, expected.buffers.integers)
             if dtype == torch.float32:
                 assert ours[-1]["loss"] == pytest.approx(metrics[-1]["loss"], abs=1e-5)
+
+
+def test_integer_buffers_return_to_the_device_of_the_model() -> None:
+    x = torch.ones(2)
+    sent = Buffers(torch.zeros(1), torch.zeros(2, dtype=torch.int64, device="meta"))
+    part = Reply({"x": x}, Buffers(torch.zeros(1), torch.tensor([3, 4])), {"loss": [1.0]})
+    broadcast = {"x": x, "buffers": sent, "round": 1}
+    with together(1, task(), Algorithm.named("fedavg")) as ranks:
+        form = ReplyForm(("x",), has_buffers=True, metrics=("loss",))
+        (mean,) = ranks.each(lambda e: e._exchange(form, part, [0], [0], broadcast))
+    assert mean.buffers.integers.device.type == "meta"
 
 
 def test_what_one_rank_asks_for_is_known_to_all_after_the_round() -> None:
