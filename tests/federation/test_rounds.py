@@ -252,15 +252,18 @@ def test_sizes_that_are_given_weigh_clients_instead_of_those_of_the_task() -> No
     task = QuadraticProblem.heterogeneous().task()
     algorithm = Algorithm.named("scaffold", weighting="examples")
     plan = Plan(algorithm, Schedule(0.1, 0.1), 2, 3)
-    ends = []
+    ends, means = [], []
     for sizes, cohorts in (([1, 0, 0, 3], Full()), ([1, 5, 5, 3], Only([0, 3]))):
         with closing(Simulation(task, algorithm, 1)) as engine:
             rounds = Rounds(replace(plan, cohorts=cohorts), task, engine, sizes)
             server = ServerState(*task.initial())
             rounds.play(server)
             ends.append(server)
+            memories = engine.client_states()
+            means.append((memories[0].memory + 3 * memories[3].memory) / 4)  # type: ignore[operator]
     assert torch.allclose(ends[0].x, ends[1].x, rtol=1e-14)
-    assert torch.allclose(ends[0].memory * 4 / 14, ends[1].memory, rtol=1e-14)
+    assert torch.allclose(ends[0].memory, means[0], rtol=1e-14)
+    assert torch.allclose(ends[1].memory, means[1] * 4 / 14, rtol=1e-14)
 
 
 @dataclass(frozen=True)
@@ -271,6 +274,19 @@ class Only(Cohorts):
 
     def at(self, round: int, num_clients: int, seed: int) -> list[int]:
         return self.clients
+
+
+def test_the_servers_memory_is_the_mean_of_those_of_all_clients() -> None:
+    """Also of clients that have only probed so far."""
+    task, algorithm = QuadraticProblem.heterogeneous().task(), ALGORITHMS["episode_plus_plus"]
+    plan = Plan(algorithm, Schedule(0.1, 0.1), 3, 2, seed=7, cohorts=Uniform(2))
+    with closing(Simulation(task, algorithm, 1)) as engine:
+        rounds, server = Rounds(plan, task, engine), ServerState(*task.initial())
+        for r in range(3):
+            assert rounds.play(server).cohort == Uniform(2).at(r, N, seed=7)
+            memories = [state.memory for state in engine.client_states().values()]
+            assert torch.allclose(torch.stack(memories).mean(0), server.memory, rtol=1e-13)  # type: ignore[arg-type]
+    assert len(memories) == N
 
 
 def test_corrections_are_measured_if_the_plan_says_so() -> None:
@@ -386,7 +402,9 @@ def test_an_error_on_a_client_names_client_phase_and_round() -> None:
     engine.close()
 
 
-@pytest.mark.parametrize(("name", "exchanges"), [("fedavg", 1), ("episode", 2)])
+@pytest.mark.parametrize(
+    ("name", "exchanges"), [("fedavg", 1), ("episode", 2), ("parallel_sgd", 1)]
+)
 def test_buffers_are_counted_once_a_round_in_each_direction(name: str, exchanges: int) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     silos = [(torch.randn(4, 2),)] * 3

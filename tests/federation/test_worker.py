@@ -108,6 +108,16 @@ def test_metrics_of_local_steps_are_means_shares_and_extremes() -> None:
     assert local(of, ClientState()).metrics["largest_norm"] is None
 
 
+def test_losses_of_many_runs_at_once_are_averaged_over_steps_alone() -> None:
+    class Two(Toy):
+        def gradient(self, draw: Draw) -> tuple[Tensor, Tensor]:
+            loss, gradient = super().gradient(draw)
+            return torch.stack([loss, loss + 10]), gradient
+
+    of = Worker(Two(), ALGORITHMS["fedavg"])
+    assert local(of, ClientState()).metrics["loss"].tolist() == [0.5, 10.5]
+
+
 def test_one_in_k_clients_measures_its_first_correction() -> None:
     of, _ = worker("episode_unclipped")
     for client, measures in ((0, False), (1, True), (2, False), (3, False), (4, True)):
