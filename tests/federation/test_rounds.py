@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -220,8 +221,9 @@ class Faltering(Simulation):
 def test_a_failed_attempt_costs_nothing_and_the_next_one_is_the_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = iter(range(100))
-    monkeypatch.setattr("episode.federation.rounds.time.perf_counter", lambda: float(next(clock)))
+    clock = map(float, range(100))
+    ticking = SimpleNamespace(perf_counter=lambda: next(clock))
+    monkeypatch.setattr("episode.federation.rounds.time", ticking)
     played = play(
         QuadraticProblem.heterogeneous(), ALGORITHMS["episode"], 3,
         lambda task, algorithm: Faltering(task, algorithm, 1),
