@@ -2,6 +2,7 @@
 
     python examples/fair_tables.py digits
     python examples/fair_tables.py digits --local-steps 16
+    python examples/fair_tables.py digits --target 0.9
     python examples/fair_tables.py digits-by-pixel
     python examples/fair_tables.py snli --data snli_1.0.zip --vectors glove.6B.50d.txt.gz
     python examples/fair_tables.py sentiment140 --data trainingandtestdata.zip --vectors ...
@@ -9,7 +10,8 @@
 
 Every algorithm is tuned with the same number of trials, on the validation split, with seed 0. Then
 it runs on the test split with other seeds: at its own best setting, and at the one that is best for
-CELGC, which is how the paper tunes. A trial that diverges counts as accuracy 0.
+CELGC, which is how the paper tunes. A trial that diverges counts as accuracy 0. With `--target` a
+second table tells what it cost, at the own best setting, until the test accuracy was reached.
 
 Finished runs are read back, so a stopped script goes on where it was.
 """
@@ -95,8 +97,10 @@ class Table:
     given: dict[str, Any]
     folder: Path
 
-    def result(self, algorithm: str, setting: Setting, seed: int, split: str) -> dict[str, Any]:
-        """Return the summary of a run, which is played unless it has ended before."""
+    def played(
+        self, algorithm: str, setting: Setting, seed: int, split: str, every: int = 0
+    ) -> Path:
+        """Return the folder of a run, which is played unless it has ended before."""
         c = self.comparison
         eta, gamma = setting
         experiment = Experiment.from_dict(
@@ -106,14 +110,30 @@ class Table:
                 "algorithm": {"name": algorithm, **c.options},
                 "schedule": {"eta": eta, "gamma": gamma},
                 "budget": {"rounds": c.iterations // c.local_steps, "local_steps": c.local_steps},
-                "record": {"evaluate_every": 0},
+                "record": {"evaluate_every": every},
             }
         )
-        folder = self.folder / f"{algorithm}-eta{eta:g}-gamma{gamma:g}-seed{seed}-{split}"
+        name = f"{algorithm}-eta{eta:g}-gamma{gamma:g}-seed{seed}-{split}"
+        folder = self.folder / (f"{name}-every{every}" if every else name)
         if not (folder / "summary.json").exists():
             train(job_of(experiment), folder)
+        return folder
+
+    def result(self, algorithm: str, setting: Setting, seed: int, split: str) -> dict[str, Any]:
+        """Return the summary of a run."""
+        folder = self.played(algorithm, setting, seed, split)
         found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
         return found
+
+    def first_at(
+        self, algorithm: str, setting: Setting, seed: int, target: float
+    ) -> dict[str, Any] | None:
+        """Return the first record whose test accuracy is the target or more; None if none is."""
+        lines = (self.played(algorithm, setting, seed, "test", every=1) / "rounds.jsonl").open()
+        for record in map(json.loads, lines):
+            if (record.get("metrics") or {}).get("test_accuracy", 0.0) >= target:
+                return dict(record)
+        return None
 
     def accuracy(self, algorithm: str, setting: Setting, seed: int, split: str) -> float:
         """Return the accuracy of a run; 0 if it diverged."""
@@ -165,6 +185,26 @@ def row(
     return f"| {' | '.join(cells)} |"
 
 
+def cost_row(
+    table: Table, algorithm: str, own: Setting, seeds: Sequence[int], target: float
+) -> str:
+    """Format what an algorithm needs to the target: medians of the seeds that reach it."""
+    firsts = [table.first_at(algorithm, own, seed, target) for seed in seeds]
+    reached = [first for first in firsts if first]
+    cells = [algorithm, f"{len(reached)} of {len(seeds)}"]
+    if reached:
+        rounds = statistics.median(first["round"] + 1 for first in reached)
+        sent = statistics.median(first["bytes_up"] + first["bytes_down"] for first in reached)
+        exchanges, gradients, seconds = (
+            statistics.median(first[name] for first in reached)
+            for name in ("exchanges", "gradients", "seconds")
+        )
+        cells += [f"{rounds:g}", f"{exchanges:g}", f"{sent / 1e6:.1f}", f"{gradients:,.0f}"]
+        cells += [f"{seconds:.1f}"]
+    cells += ["–"] * (7 - len(cells))
+    return f"| {' | '.join(cells)} |"
+
+
 def draw_maps(table: Table, tried: dict[str, dict[Setting, float]], path: Path) -> None:
     """Draw validation accuracy over γ x η, a heat map for each algorithm that clips."""
     c = table.comparison
@@ -199,6 +239,7 @@ def main() -> None:
     parser.add_argument("--vectors", help="word vectors in GloVe's format")
     parser.add_argument("--algorithms", default=",".join(BEST), help="names, with commas")
     parser.add_argument("--seeds", default="3,4,5,6,7", help="seeds of the test runs, with commas")
+    parser.add_argument("--target", type=float, help="test accuracy to which costs are counted")
     parser.add_argument("--local-steps", type=int, help="I, if not that of the comparison")
     parser.add_argument("--folder", type=Path, default=Path("runs/fair"))
     asked = parser.parse_args()
@@ -218,6 +259,10 @@ def main() -> None:
     head += f"|settings within {100 * WITHIN:.0f} points|rounds|exchanges|MB|gradients"
     lines = [f"| {head.replace('|', ' | ')} |", "|---" * (head.count("|") + 1) + "|"]
     lines += [row(table, name, tried[name], shared, seeds) for name in names]
+    if asked.target is not None:
+        head = f"algorithm|seeds that reach {asked.target:g}|rounds|exchanges|MB|gradients|seconds"
+        lines += ["", f"| {head.replace('|', ' | ')} |", "|---" * (head.count("|") + 1) + "|"]
+        lines += [cost_row(table, n, best(tried[n]), seeds, asked.target) for n in names]
     (folder / "table.md").write_text("\n".join(lines) + "\n")
     draw_maps(table, tried, folder / "maps.png")
     print("\n".join(lines))

@@ -367,8 +367,24 @@ def test_most_repeats_decide_and_the_answer_says_how_many_they_were(
     r = Script(ends, differs_in).results()
     assert (r.needs_clipping, r.needs_correction, r.needs_fresh_correction) == (needed,) * 3
     assert r.algorithm == ("episode_guarded" if needed else "fedavg")
-    assert findings._firmness(r.clipping) == findings._firmness(r.correction)
-    assert said in findings._firmness(r.correction)
+    assert findings._firmness(r, r.clipping) == findings._firmness(r, r.correction)
+    assert said in findings._firmness(r, r.correction)
+
+
+@pytest.mark.parametrize(
+    ("half", "end", "stuck"), [(1.91, 1.905, True), (1.95, 1.905, False), (1.71, 1.705, False)]
+)
+def test_nothing_is_firm_where_f_fell_by_little_and_then_no_more(
+    half: float, end: float, stuck: bool
+) -> None:
+    class Plateau(Script):
+        def _losses(self, name: str, eta: float, local_steps: int, repeat: int) -> list[float]:
+            return [half, end, end, end]
+
+    r = Plateau(lambda *_: 0.0).results()
+    assert r.stuck == stuck
+    said = [findings._firmness(r, votes) for votes in (r.clipping, r.correction)]
+    assert all(("hardly fell" in text) == stuck for text in said)
 
 
 def test_of_step_sizes_that_are_as_good_the_smallest_is_taken() -> None:

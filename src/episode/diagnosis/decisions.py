@@ -8,6 +8,8 @@ from typing import Any
 
 NEGLIGIBLE = 1e-6
 """Share of the total decrease that float32 can hardly resolve: smaller differences are ignored."""
+LITTLE = 0.1
+"""Share of f: short runs in which it falls by less, and then no more, tell little."""
 PLAIN, CLIPPED = "episode_unclipped", "episode_guarded"
 UNCORRECTED = {PLAIN: "fedavg", CLIPPED: "celgc"}
 REMEMBERED = {PLAIN: "scaffold", CLIPPED: "scaffold_clipped"}
@@ -102,6 +104,16 @@ class ShortRuns:
     """Whether f gets lower with corrections than without."""
     fresh_correction: Votes
     """Whether f gets lower with fresh corrections than with SCAFFOLD's."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether f fell by little, and hardly any more, in the run that got lowest.
+
+        Then all settings look alike, such as where the model says the same of every example.
+        """
+        lowest = min(self.runs, key=lambda r: r.after)
+        fell, lately = lowest.before - lowest.after, lowest.half - lowest.after
+        return fell < LITTLE * abs(lowest.before) and lately < 0.2 * fell
 
     @property
     def needs_clipping(self) -> bool:

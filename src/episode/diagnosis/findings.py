@@ -19,6 +19,13 @@ GLOSSARY = (
 )
 
 
+_STUCK = (
+    "f fell by less than a tenth in {} iterations, and hardly in their second half, at every "
+    "setting. Either there is nothing to learn, or the model is stuck, where settings look alike: "
+    "try longer short runs (rehearsal), or measure from the checkpoint of a run that learns."
+)
+
+
 @dataclass(frozen=True)
 class Finding:
     """An answer to one question, and the reason for it."""
@@ -57,13 +64,15 @@ def clipping(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Finding:
                 f" But at η = {edge[0].eta:.2g}, plain steps ended at {edge[0].after:.3g} and "
                 f"clipped ones at {edge[1].after:.3g}: clip if you use step sizes that large."
             )
-    firm = _firmness(runs.clipping)
+    firm = _firmness(runs, runs.clipping)
     return Finding("Is clipping needed?", answer, f"{because} {firm} {_curvature(points, e)}")
 
 
-def _firmness(votes: Votes) -> str:
+def _firmness(runs: ShortRuns, votes: Votes) -> str:
     """Say in how many repeats with other batches the answer was the same."""
     count = len(votes.votes)
+    if runs.stuck:
+        return "The answer is not firm, because f hardly fell at any setting (see the limits)."
     if votes.agreeing == count:
         return f"The answer is firm: it was the same in {count} repeats with other batches."
     return (
@@ -99,7 +108,7 @@ def correction(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Findin
         "Corrections keep clients from drifting towards their own data. With "
         f"η = {chosen.eta:.2g} and I = {chosen.local_steps}, f ended at {chosen.after:.3g} with "
         f"them and at {runs.uncorrected.after:.3g} without: {advice}. "
-        f"{_firmness(runs.correction)} In the median, client gradients differ from each "
+        f"{_firmness(runs, runs.correction)} In the median, client gradients differ from each "
         f"other by {noise} times the noise of a batch, and by {signal} times ‖∇f‖. They stay below "
         f"{e.kappa:.3g} + {e.rho:.3g}·‖∇f‖.",
     )
@@ -167,7 +176,7 @@ def algorithm(runs: ShortRuns) -> Finding:
             f"It {clips} and corrects for client drift with {kind} gradients. f ended at "
             f"{runs.chosen.after:.3g} with fresh gradients, which take two exchanges per round, "
             f"and at {runs.remembered.after:.3g} with stored ones, which take one. "
-            f"{_firmness(runs.fresh_correction)}"
+            f"{_firmness(runs, runs.fresh_correction)}"
         )
     return Finding("Which algorithm?", runs.algorithm, because)
 
@@ -175,6 +184,7 @@ def algorithm(runs: ShortRuns) -> Finding:
 def limits(e: Estimates, runs: ShortRuns) -> tuple[str, ...]:
     """Say what the diagnosis cannot know."""
     return (
+        *([_STUCK.format(runs.iterations)] if runs.stuck else []),
         "The constants were measured along one path. L0, L1, κ and ρ are bounds over all models, "
         "which no measurement can give: they may be larger where training goes.",
         f"Δ is at least {e.delta:.3g}, the decrease of f that was seen; the minimum may be lower.",
