@@ -30,10 +30,10 @@ format: .venv/.all  ## Format and fix what can be fixed
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
-test: .venv/.all  ## All tests but the longest (ten to twelve minutes)
+test: .venv/.all  ## All tests but the longest (about nine minutes on two cores)
 	$(BIN)/pytest -n 2 -m "not long"
 
-test-quick: .venv/.all  ## The quick tests (about five minutes on two cores)
+test-quick: .venv/.all  ## The quick tests (about 80 seconds on two cores)
 	$(BIN)/pytest -n 2 -m "not slow and not long"
 
 test-all: test  ## All tests, with faults and deployments (about fifty minutes)

@@ -113,6 +113,7 @@ def test_a_descent_of_ones_own_stands_for_itself_and_the_built_in_one_is_inlined
     assert "descent" not in Algorithm.named("episode", descent="sgd").to_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

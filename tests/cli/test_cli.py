@@ -14,6 +14,8 @@ import pytest
 
 from episode import ALGORITHMS
 
+pytestmark = pytest.mark.slow
+
 QUICK = ["--set", "budget.rounds=2", "--set", "budget.local_steps=2"]
 
 
@@ -160,7 +162,6 @@ def test_a_folder_made_in_python_is_sent_back_there(tmp_path: Path) -> None:
     assert "was made by episode.fit in Python" in done.stderr
 
 
-@pytest.mark.slow
 def test_verify_prints_figures_and_bounds(tmp_path: Path) -> None:
     done = episode("verify", cwd=tmp_path)
     [(holding, checks)] = re.findall(r"(\d+) of (\d+) checks hold", done.stdout)

@@ -11,6 +11,8 @@ import pytest
 
 from official import write_cifar10, write_imagenet, write_snli, write_vectors
 
+pytestmark = pytest.mark.slow
+
 
 def episode(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "episode", *map(str, arguments)]
@@ -26,7 +28,6 @@ def test_a_partition_is_a_table_and_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "partition.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_data_are_fetched_checked_found_and_trained_on(tmp_path: Path) -> None:
     folder = write_snli(tmp_path / "official")
     vectors = write_vectors(tmp_path / "vectors.txt.gz")

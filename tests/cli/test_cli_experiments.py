@@ -13,8 +13,9 @@ from test_cli import episode
 
 from episode.runs.config import read_experiment
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_from_a_sweep_to_its_report(tmp_path: Path) -> None:
     tiny = ["--set", "task=synthetic", "--set", "budget.rounds=4", "--set", "schedule.eta=1e6"]
     over = ["--over", "algorithm=celgc,fedavg", "--over", "seed=0,1", "--jobs", "1"]
@@ -55,7 +56,6 @@ def test_runs_are_compared_silo_by_silo(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow
 def test_a_run_names_the_silo_that_it_serves_worst(tmp_path: Path) -> None:
     small = ["task=digits", "task.num_clients=2", "task.hidden=4", "task.time_steps=2",
              "budget.rounds=2", "task.holdout=0.2"]  # fmt: skip
@@ -72,7 +72,6 @@ def test_a_run_names_the_silo_that_it_serves_worst(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
 def test_tune_ends_with_a_config_that_runs(tmp_path: Path) -> None:
     search = ["--search", "schedule.eta=0.01,0.02", "--set", "task=synthetic"]
     rounds = ["--set", "budget.rounds=3"]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 QUICK = ["--steps", "6", "--points", "4", "--batches", "4", "--rehearsal", "16", "-q"]
 
 

@@ -16,6 +16,8 @@ from episode.tasks import TASKS
 from episode.tasks.neural import NeuralTask
 from episode.testing import check_algorithm, check_engine, check_task, verify
 
+pytestmark = pytest.mark.slow
+
 CELLS = sorted(itertools.product(CORRECTIONS, CLIPPINGS))
 REFUSED = {("uncorrected", "episodic"), ("uncorrected", "guarded")}
 

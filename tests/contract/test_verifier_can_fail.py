@@ -25,6 +25,8 @@ from episode.federation.worker import Worker
 from episode.testing import maths
 from episode.testing.problems import in_this_process
 
+pytestmark = pytest.mark.slow
+
 
 def failed(*groups: Any, make_engine: Any = in_this_process) -> list[str]:
     """What the given groups of checks find wrong; a crash of the planted bug counts as found."""

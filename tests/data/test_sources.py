@@ -268,6 +268,7 @@ WORDS = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(WORDS, min_size=1, max_size=8), st.sampled_from([" ", ", ", "  "]), st.booleans())
 def test_the_short_way_to_tokens_is_nltks(words: list[str], between: str, stop: bool) -> None:
     from nltk.tokenize import TreebankWordTokenizer

@@ -61,6 +61,7 @@ def doubled(clients: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]
     return [(x.double(), y) for x, y in clients]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_top_eigenvalue_is_that_of_the_whole_hessian(seed: int) -> None:
     model = network(nn.Tanh(), seed=seed)
@@ -172,6 +173,7 @@ def test_estimates_are_near_the_known_constants(seed: int) -> None:
     assert e.delta == pytest.approx(c.delta, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_diagnosis_leaves_the_model_alone_and_repeats_to_the_bit() -> None:
     model = network(nn.Tanh())
     before = [p.detach().clone() for p in model.parameters()]
@@ -185,6 +187,7 @@ def test_a_diagnosis_leaves_the_model_alone_and_repeats_to_the_bit() -> None:
     assert "Is clipping needed? not at η = " in str(first)
 
 
+@pytest.mark.slow
 def test_what_steepness_and_heterogeneity_do_to_the_verdict() -> None:
     def verdict(kappa: float, L1: float) -> Verdict:
         # With L1 = 1, no plain step size that is safe at so steep a start gets anywhere.
@@ -204,6 +207,7 @@ def test_what_steepness_and_heterogeneity_do_to_the_verdict() -> None:
     assert smooth.threshold == float("inf")
 
 
+@pytest.mark.slow
 def test_a_loss_with_kinks_is_measured_without_its_hessian_and_said_so() -> None:
     found = episode.diagnose(
         network(nn.ReLU()), doubled(silos()), cross_entropy, batch_size=10, options=QUICK
@@ -232,6 +236,7 @@ def test_kinks_are_seen_and_smooth_operations_are_not_taken_for_them() -> None:
         task.objective().hessian_product(Draw(0, "local", 0))
 
 
+@pytest.mark.slow
 def test_the_page_opens_offline_and_says_the_verdict() -> None:
     task = RelaxedSmooth(num_clients=4).build(0, "cpu")
     page = as_html(diagnose_task(task, title="a < b", options=QUICK))

@@ -12,6 +12,8 @@ from episode.registry import load_file
 from episode.results.store import read_rounds
 from episode.testing import check_engine
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_engine.py"
 TINY = ["--set", "task=synthetic", "--set", "budget.rounds=3", "--quiet"]
 

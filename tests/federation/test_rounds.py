@@ -144,6 +144,7 @@ class _calm:  # noqa: N801
     def __exit__(self, *_: object) -> None: ...
 
 
+@pytest.mark.slow
 def test_weight_decay_is_part_of_the_objective() -> None:
     """Decay λ on f_i is the same run as f_i + λ/2 ‖x‖², whose curvatures are larger by λ."""
     problem = QuadraticProblem.heterogeneous(noise=1.0)
@@ -437,6 +438,7 @@ def test_a_round_without_finite_norms_is_not_hidden_by_clipping() -> None:
     assert divergence(played.server, played.telemetry[-1]) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts Linux page faults")
 def test_memory_freed_by_a_batch_serves_the_next_one() -> None:
     """Without it glibc hands some 20 MB back and forth for each of these gradients."""
@@ -461,6 +463,7 @@ def test_memory_freed_by_a_batch_serves_the_next_one() -> None:
     assert float(run.stdout) < 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_scalars_that_stay_on_a_device_give_the_same_run(
     name: str, monkeypatch: pytest.MonkeyPatch

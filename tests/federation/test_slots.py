@@ -42,6 +42,7 @@ def test_a_vector_takes_turns_in_the_slots_of_two_checkpoints_and_its_own(tmp_pa
     assert (tmp_path / "rows").stat().st_size == 3 * SIZE * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_the_last_two_checkpoints_can_be_read_after_any_writes(seed: int, tmp_path: Path) -> None:
     """Random writes, checkpoints and restarts, checked after each as if killed there."""

@@ -77,6 +77,7 @@ def test_an_app_is_not_written_over_anything(tmp_path: Path) -> None:
             write_app(folder, read_experiment(None, SETTINGS))
 
 
+@pytest.mark.slow
 def test_a_refused_cell_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "episode", "flower", "app", str(tmp_path / "app")]
     command += ["--set", "algorithm.correction=uncorrected", "--set", "algorithm.clipping=episodic"]
@@ -112,6 +113,7 @@ def test_a_failed_runs_last_error_are_its_whole_error(
     assert cli_flower._last_error("7", "mine").startswith(words)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_no_app_is_a_sentence_and_exit_code_2(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "episode", "flower", "run", str(tmp_path / "none"), "here"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -281,6 +281,7 @@ def test_sites_that_move_far_together_are_not_unusual() -> None:
 CLIPPED = ["celgc", "scaffold_clipped", "episode", "episode_guarded", "episode_plus_plus"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", CLIPPED)
 def test_nobody_moves_further_than_clipped_steps_lead(algorithm: str) -> None:
     """γ·I is 0.03 here; three times as far is rejected even if every site is needed."""

@@ -283,6 +283,7 @@ def lying(node: int, act: Callable[[Message], Any]) -> Fault:
     return fault
 
 
+@pytest.mark.slow
 def test_a_node_that_connects_in_mid_run_is_refused_in_words_and_the_run_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -314,6 +315,7 @@ def test_a_node_that_connects_in_mid_run_is_refused_in_words_and_the_run_goes_on
     assert_same(ended.model, in_simulation("fedavg", rounds=rounds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("act", "reason"), [ALL[0], ALL[3], ALL[8], ALL[15], ALL[-3]])
 def test_at_the_start_a_liar_is_left_out_if_enough_others_are_there(
     act: Callable[[Message], Any], reason: str, caplog: pytest.LogCaptureFixture
@@ -470,6 +472,7 @@ config_values = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     changes=st.dictionaries(st.sampled_from(sorted(GOOD)), config_values, max_size=4),

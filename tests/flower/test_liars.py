@@ -139,6 +139,7 @@ LOCAL_ATTACKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["probe", "local"])
 def test_no_reply_of_a_site_ends_the_run_of_the_others(
     phase: str, caplog: pytest.LogCaptureFixture
@@ -185,6 +186,7 @@ class Wire(LocalGrid):
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hostile",
     [

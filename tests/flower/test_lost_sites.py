@@ -33,6 +33,7 @@ def at_a_site(fault: str, outcome: str, **more: str) -> pytest.MarkDecorator:
     return pytest.mark.fault(engine="Flower", fault=fault, outcome=outcome, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [*FOUR, *REMEMBERING[2:]], ids=str)
 @pytest.mark.parametrize(
     "act",
@@ -52,6 +53,7 @@ def test_who_is_lost_in_the_local_phase_is_left_out_of_both_means(
     assert "missing" not in ended.history[3]
 
 
+@pytest.mark.slow
 @at_a_site("SIGKILL", GOES_ON, phase="probe")
 @at_a_site("SIGSTOP", GOES_ON, phase="probe")
 @pytest.mark.parametrize("algorithm", ["episode", "parallel_sgd", REMEMBERING[2]], ids=str)
@@ -64,6 +66,7 @@ def test_who_is_lost_in_the_probe_sits_the_round_out(algorithm: Any) -> None:
     assert "in the probe phase" in ended.history[1]["missing"]["2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [*REMEMBERING, "episode"], ids=str)
 @pytest.mark.parametrize("phase", ["probe", "local"])
 def test_who_comes_back_without_its_memory_is_given_it(algorithm: Any, phase: str) -> None:
@@ -147,6 +150,7 @@ def pickled(reply: Message) -> Message:
 nan, short = spoil(lambda t: t * float("nan")), spoil(lambda t: t[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["probe", "local"])
 @pytest.mark.parametrize(
     ("act", "reason"),
@@ -171,6 +175,7 @@ def test_a_faulty_reply_is_rejected_by_name_and_the_rest_goes_on(
     assert_same(ended.model, in_simulation("episode", Without(((1, 2),))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["probe", "local"])
 @pytest.mark.parametrize(
     ("act", "reason"),
@@ -216,6 +221,7 @@ def test_an_enormous_gradient_is_rejected_where_a_limit_is_set() -> None:
     assert unlimited.history[1]["cohort"] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_too_few_replies_are_tried_again_and_then_the_run_stops(tmp_path: Path) -> None:
     tries: list[int] = []
 
@@ -270,6 +276,7 @@ def test_a_site_whose_own_code_fails_is_heard() -> None:
         on_flower("episode", grid=LocalGrid(app(loss=breaking), [0, 1, 2]), retries=0)
 
 
+@pytest.mark.slow
 def test_a_superlink_that_is_gone_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

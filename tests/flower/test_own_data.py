@@ -30,6 +30,8 @@ from episode.runs.records import Run
 from episode.runs.trainer import job_of, train
 from fault_matrix import LEFT_OUT
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("north", "south", "west")
 LABELS = {"north": ("no", "yes"), "south": ("yes", "maybe"), "west": ("no", "maybe")}
 SETTINGS = [
@@ -218,7 +220,6 @@ LIES: list[Callable[[Any, Any], str]] = [
 """What site 1 may send instead of its part of an evaluation."""
 
 
-@pytest.mark.slow
 @pytest.mark.fault(engine="Flower", phase="evaluate", fault="wrong shape", outcome=LEFT_OUT)
 def test_an_evaluation_that_a_site_cannot_have_made_is_left_out(root: Path, tmp_path: Path) -> None:
     chosen = experiment("budget.rounds=1")

@@ -102,6 +102,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_without_the_extra_it_is_named_and_all_else_works(tmp_path: Path) -> None:
     small = ["run", "--set", "task=quadratics", "--set", "budget.rounds=2", "--folder"]
     run("-c", WITHOUT, *small, str(tmp_path / "a"))

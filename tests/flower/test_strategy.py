@@ -58,6 +58,7 @@ def test_the_flower_engine_is_sound() -> None:
     check_engine(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_gives_the_numbers_of_the_simulation(name: str) -> None:
     assert_same(on_flower(name).model, in_simulation(name))
@@ -102,6 +103,7 @@ def test_buffers_of_other_types_give_the_numbers_of_the_simulation(
     assert theirs["mean"].abs().min() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [
@@ -129,6 +131,7 @@ class Soft(Clipping):
         return eta / (1 + eta * g_norm / (self.scale * gamma))
 
 
+@pytest.mark.slow
 def test_a_clipping_of_ones_own_gives_the_numbers_of_the_simulation() -> None:
     one, fifty = (Algorithm(Resampled(), Soft(scale)) for scale in (1.0, 50.0))
     assert_same(on_flower(one).model, in_simulation(one))
@@ -290,6 +293,7 @@ def no_data(context: Context) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "options", "message"),
     [

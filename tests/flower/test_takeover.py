@@ -34,6 +34,7 @@ def trained(network: LocalGrid, node: int) -> list[Message]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{}, {**KEYS, 2001: b"another key"}], ids=["bare", "keys"])
 @pytest.mark.parametrize("algorithm", ["scaffold", "episode_plus_plus"])
 def test_who_claims_the_partition_of_a_site_that_missed_a_deadline_is_refused(

@@ -28,6 +28,7 @@ def test_nothing_that_is_tried_breaks(kind: Kind) -> None:
     assert len(tried.outcomes) > 1  # some are refused, others are not
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(CASES.glob("*.json")), ids=lambda path: path.stem)
 def test_what_once_broke_does_not_break_again(path: Path) -> None:
     KINDS[path.stem.partition("-")[0]].check(read_case(path))

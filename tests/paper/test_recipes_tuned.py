@@ -85,6 +85,7 @@ def test_studies_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with_studies(context, [RECIPES["snli"]], [paper])
 
 
+@pytest.mark.slow
 def test_a_sweep_on_flower_runs_there_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

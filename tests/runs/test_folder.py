@@ -70,6 +70,7 @@ def test_a_lock_keeps_what_its_file_holds_and_waits_for_no_pipe(tmp_path: Path) 
         lock(tmp_path / "pipe")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [
     "config.json", "env.json", "rounds.jsonl", "summary.json", "model.safetensors",
     "config.json.tmp", "rounds.jsonl.tmp", "model.safetensors.tmp",

@@ -64,6 +64,7 @@ def assert_same(a: Run, b: Run) -> None:
     assert [{**r, "seconds": 0} for r in a.history] == [{**r, "seconds": 0} for r in b.history]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REMEMBERING)
 def test_a_run_with_states_in_a_file_is_the_same_run(name: str, tmp_path: Path) -> None:
     whole = train(None, name, megabytes=1024)

@@ -57,6 +57,7 @@ def job(algorithm: str, **schedule: float) -> Any:
     return job_of(Experiment.from_dict(values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_a_watched_run_is_the_same_run(algorithm: str) -> None:
     plain = train(job(algorithm))

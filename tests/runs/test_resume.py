@@ -51,6 +51,7 @@ def metrics(history: History) -> list[dict[str, Any]]:
     return [{k: v for k, v in r.items() if k != "seconds"} for r in history]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", episode.ALGORITHMS)
 def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(name: str, tmp_path: Path) -> None:
     momentum = 0.0 if episode.ALGORITHMS[name].descent.adapts else 0.9

@@ -204,6 +204,7 @@ def test_it_tells_of_trials_that_others_are_still_at_work_on(tmp_path: Path) -> 
     assert runner.running_elsewhere == 0
 
 
+@pytest.mark.slow
 def test_a_trial_left_behind_is_taken_up_where_it_was(tmp_path: Path) -> None:
     """Stopped in the middle of a trial, a TPE study ends as if it had not been."""
     space = parse_space(["schedule.eta=0.001..0.1", "threshold=1..20"], "synthetic")
@@ -217,6 +218,7 @@ def test_a_trial_left_behind_is_taken_up_where_it_was(tmp_path: Path) -> None:
     assert [(t.number, t.point, t.value) for t in StudyRunner(stopped).run()] == expected
 
 
+@pytest.mark.slow
 def test_pruning_stops_trials_that_fall_behind(tmp_path: Path) -> None:
     values = {
         **VALUES,
@@ -252,6 +254,7 @@ def outline(trials: list[Trial]) -> list[tuple[Any, ...]]:
     return [(t.number, t.point, t.status, t.value) for t in trials]
 
 
+@pytest.mark.slow
 def test_hyperband_stops_trials_early_and_keeps_the_best(tmp_path: Path) -> None:
     study = hyperband(tmp_path)
     trials = StudyRunner(study).run()
@@ -280,6 +283,7 @@ def test_a_hyperband_study_that_was_stopped_ends_as_if_it_had_not_been(tmp_path:
     assert again == [], "a trial that was pruned stays so"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["grid", "tpe"])
 @pytest.mark.parametrize("suggestions", range(5, 9))
 def test_a_study_killed_while_it_chooses_a_point_misses_none(

@@ -58,6 +58,7 @@ def experiment(task: dict[str, Any], rounds: int = 3, **sections: Any) -> Experi
     return Experiment.from_dict({"task": task, "budget": budget, **sections})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_task_trains_resumes_and_evaluates(
     name: str, settings: Callable[[str], dict[str, Any]], tmp_path: Path
@@ -81,6 +82,7 @@ def test_a_task_trains_resumes_and_evaluates(
     assert resumed.summary["metrics"] == metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits", *NAMES])
 def test_clients_can_hold_out_examples_and_are_evaluated_on_them(
     name: str, settings: Callable[[str], dict[str, Any]]
@@ -235,6 +237,7 @@ assert not torch.equal(*gradients)
 """
 
 
+@pytest.mark.slow
 def test_mixed_precision_keeps_float32_vectors() -> None:
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
     command = [sys.executable, "-c", MIXED]
@@ -321,6 +324,7 @@ def test_folders_of_csv_jsonl_and_parquet_are_a_federation(tmp_path: Path) -> No
     assert run.summary["metrics"]["test_accuracy"] == 1.0
 
 
+@pytest.mark.slow
 def test_the_example_of_three_clinics_learns() -> None:
     folder = Path(__file__).parents[2] / "examples" / "silos"
     chosen = read_experiment(None, ["task=silos", f"task.data={folder}", "budget.rounds=20"])

@@ -108,6 +108,7 @@ def without_paths(settings: TaskSettings) -> TaskSettings:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_ranks_that_hold_some_clients_compute_what_one_process_does(
     name: str, tmp_path: Path
@@ -132,6 +133,7 @@ def test_ranks_that_hold_some_clients_compute_what_one_process_does(
     assert settings.sizes(1) == [whole.examples(c) for c in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_sites_that_see_their_own_data_compute_what_one_process_does(
     name: str, tmp_path: Path

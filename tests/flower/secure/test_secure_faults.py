@@ -35,6 +35,7 @@ ALGORITHMS = ["episode", "fedavg", "scaffold", "episode_plus_plus", momentum("ep
 OTHERS = [0, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [silence, crash])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: str(a)[:40])
 def test_a_round_goes_on_without_a_site_that_is_lost_in_its_local_steps(
@@ -50,6 +51,7 @@ def test_a_round_goes_on_without_a_site_that_is_lost_in_its_local_steps(
     assert "in the local phase" in ended.history[2]["missing"]["1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["episode", "parallel_sgd", momentum("episode")], ids=str)
 def test_a_round_goes_on_without_a_site_that_is_lost_in_the_probe(algorithm: Any) -> None:
     network = sites()
