@@ -26,7 +26,7 @@ ANSWER = "episode.answer"
 ARRAYS = "episode.arrays"
 STATE = "episode.state"
 METRICS = "episode.metrics"
-PROTOCOL = 3
+PROTOCOL = 4
 _FLOATS = {
     "int16": torch.bfloat16,  # numpy does not have it: it travels as its bits
     "float16": torch.float16,
