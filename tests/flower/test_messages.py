@@ -81,10 +81,10 @@ def test_an_ask_arrives_as_it_was_sent() -> None:
     content = RecordDict({"episode.ask": sent.record("t0")})
     assert Ask.of(content) == replace(sent, expects="t0")
     content.config_records["episode.ask"]["protocol"] = 2
-    with pytest.raises(Rejected, match=r"^speaks version 2 of our messages, not 3: install the"):
+    with pytest.raises(Rejected, match=r"^speaks version 2 of our messages, not 4: install the"):
         Ask.of(content)
     del content.config_records["episode.ask"]["protocol"]
-    with pytest.raises(Rejected, match=r"^speaks version None of our messages, not 3"):
+    with pytest.raises(Rejected, match=r"^speaks version None of our messages, not 4"):
         Ask.of(content)
 
 
