@@ -1,7 +1,9 @@
 """Settings of the site: `make docs` builds it into build/site."""
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
@@ -46,3 +48,14 @@ html_show_sphinx = False
 copybutton_prompt_text = "$ "
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
+
+
+def keep_numbers_together(app: Any, page: str, source: list[str]) -> None:
+    """Let a value and its deviation, or η and γ in a cell, stay on one line."""
+    text = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", source[0])
+    source[0] = re.sub(r"(?<=\| )([\d.]+), ([\d.]+)(?= \|)", "\\1,\u00a0\\2", text)
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", keep_numbers_together)
