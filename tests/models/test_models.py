@@ -88,6 +88,18 @@ def test_the_encoder_is_torchs_on_packed_sequences(
     torch.testing.assert_close(encoder(tokens, lengths), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_word_vectors_have_the_type_of_the_rest_of_the_model(dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        words = frozen_words(torch.zeros(20, 6, dtype=torch.float32))
+        encoder = SentenceEncoder(words, 3)
+    finally:
+        torch.set_default_dtype(before)
+    assert {p.dtype for p in encoder.parameters()} == {dtype}
+
+
 def test_padding_is_invisible_unless_the_authors_quirk_is_asked_for() -> None:
     torch.manual_seed(1)
     words = frozen_words(torch.randn(20, 6))

@@ -105,7 +105,11 @@ def tanh_head(size: int, hidden: Sequence[int], classes: int) -> nn.Sequential:
 
 
 def frozen_words(vectors: Tensor) -> nn.Embedding:
-    """Return an embedding that is not trained, so that all replicas share one copy."""
-    words = nn.Embedding(vectors.shape[0], vectors.shape[1], _weight=vectors)
+    """Return an embedding that is not trained, so that all replicas share one copy.
+
+    It has torch's default type, as the rest of the model.
+    """
+    given = vectors.to(torch.get_default_dtype())
+    words = nn.Embedding(vectors.shape[0], vectors.shape[1], _weight=given)
     words.weight.requires_grad_(False)
     return words
