@@ -36,7 +36,7 @@ test: .venv/.all  ## All tests but the longest (about nine minutes on two cores)
 test-quick: .venv/.all  ## The quick tests (about 80 seconds on two cores)
 	$(BIN)/pytest -n 2 -m "not slow and not long"
 
-test-all: test  ## All tests, with faults and deployments (about fifty minutes)
+test-all: test  ## All tests, with faults and deployments (about forty minutes)
 	$(BIN)/pytest -n 2 -m long
 
 docs: .venv/.all  ## Build the site into build/site, without warnings; check links, spelling and prose
