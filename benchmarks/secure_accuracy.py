@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from episode import EpisodeError
 from episode.engines.registry import opener_of
 from episode.federation.job import Job
 from episode.federation.protocols import Engine
@@ -118,6 +119,8 @@ def main() -> None:
     parser.add_argument("--vectors", help="GloVe vectors for SNLI")
     parser.add_argument("--float64", action="store_true", help="SNLI alone, in float64")
     given = parser.parse_args()
+    if bool(given.data) != bool(given.vectors) or (given.float64 and not given.data):
+        parser.error("SNLI needs both --data and --vectors")
     if given.float64:
         torch.set_default_dtype(torch.float64)
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -132,4 +135,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except EpisodeError as error:
+        raise SystemExit(f"Error: {error}") from None

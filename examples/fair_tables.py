@@ -231,6 +231,11 @@ def draw_maps(table: Table, tried: dict[str, dict[Setting, float]], path: Path) 
     path.write_bytes(as_image(figure, "png"))
 
 
+def whole_numbers(text: str) -> list[int]:
+    """Read whole numbers with commas."""
+    return [int(number) for number in text.split(",")]
+
+
 def main() -> None:
     """Read the arguments, tune every algorithm, and write the table and the maps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -238,12 +243,17 @@ def main() -> None:
     parser.add_argument("--data", help="folder or archive with the official files of the dataset")
     parser.add_argument("--vectors", help="word vectors in GloVe's format")
     parser.add_argument("--algorithms", default=",".join(BEST), help="names, with commas")
-    parser.add_argument("--seeds", default="3,4,5,6,7", help="seeds of the test runs, with commas")
+    parser.add_argument(
+        "--seeds", type=whole_numbers, default=[3, 4, 5, 6, 7],
+        help="seeds of the test runs, with commas",
+    )  # fmt: skip
     parser.add_argument("--target", type=float, help="test accuracy to which costs are counted")
     parser.add_argument("--local-steps", type=int, help="I, if not that of the comparison")
-    parser.add_argument("--folder", type=Path, default=Path("runs/fair"))
+    parser.add_argument("--folder", type=Path, default=Path("runs/fair"), help="where runs go")
     asked = parser.parse_args()
     given = {k: getattr(asked, k) for k in ("data", "vectors") if getattr(asked, k)}
+    if asked.target is not None and not 0 < asked.target <= 1:
+        parser.error("--target is an accuracy, above 0 and at most 1, such as 0.9")
     warnings.simplefilter("ignore")
     comparison, folder = COMPARISONS[asked.name], asked.folder / asked.name
     if asked.local_steps is not None:
@@ -252,7 +262,9 @@ def main() -> None:
         comparison = replace(comparison, local_steps=asked.local_steps)
         folder = asked.folder / f"{asked.name}-I{asked.local_steps}"
     table = Table(comparison, given, folder)
-    names, seeds = asked.algorithms.split(","), [int(seed) for seed in asked.seeds.split(",")]
+    names, seeds = asked.algorithms.split(","), asked.seeds
+    if unknown := [name for name in names if name not in ALGORITHMS]:
+        parser.error(f"--algorithms has {', '.join(unknown)}: `episode list algorithms` names them")
     tried = {name: table.tried(name) for name in dict.fromkeys(["celgc", *names])}
     shared = best(tried["celgc"])
     head = f"algorithm|own η, γ|own best|at η = {shared[0]:g}, γ = {shared[1]:g}, best for CELGC"

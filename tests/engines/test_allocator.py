@@ -36,9 +36,13 @@ def test_only_glibc_is_told_how_much_to_keep(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_c_library_without_the_option_is_left_alone(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: list[str | None] = []
+
     def library(name: str | None) -> Any:
+        asked.append(name)
         raise error("no mallopt")
 
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(ctypes, "CDLL", library)
     keep_freed_memory()
+    assert asked == [None]

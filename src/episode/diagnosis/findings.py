@@ -20,9 +20,10 @@ GLOSSARY = (
 
 
 _STUCK = (
-    "f fell by less than a tenth in {} iterations, and hardly in their second half, at every "
-    "setting. Either there is nothing to learn, or the model is stuck, where settings look alike: "
-    "try longer short runs (rehearsal), or measure from the checkpoint of a run that learns."
+    "In no short run did f fall by a tenth, and the one that got lowest hardly moved in its second "
+    "half. Either there is nothing to learn, or the model is stuck, where settings look alike: try "
+    "runs of more than {} iterations (rehearsal), or measure from the checkpoint of a run that "
+    "learns."
 )
 
 

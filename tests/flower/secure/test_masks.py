@@ -10,6 +10,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy.stats import chi2
 
+from episode.flower.secure import masks
 from episode.flower.secure.fixed_point import (
     OutOfRangeError,
     Words,
@@ -62,7 +63,7 @@ def test_threads_share_the_work_and_each_block_has_masks_of_its_own(
     keys, words = cohort(3), np.zeros(2 * _BLOCK + 5, np.uint64)
     sent = []
     for cores in (1, 3):
-        monkeypatch.setattr("os.cpu_count", partial(int, cores))
+        monkeypatch.setattr(masks, "usable_cores", partial(int, cores))
         sent.append(masked(words, 0, keys, b"round 0"))
     assert np.array_equal(*sent)
     blocks = np.split(sent[0], [_BLOCK, 2 * _BLOCK])

@@ -10,7 +10,6 @@ Words are masked in blocks, each with a stream of its own, so that several threa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from episode.engines.simulation import usable_cores
 from episode.flower.secure.fixed_point import Words
 
 _CHUNK = 1 << 15
@@ -51,10 +51,8 @@ def add_masks(
     for peer, public in sorted(peers.items()):
         secret = key.exchange(X25519PublicKey.from_public_bytes(public))
         pairs.append((np.add if own < peer else np.subtract, _derived(secret, context)))
-
-    starts = range(0, len(words), _BLOCK)
-    blocks = [words[start : start + _BLOCK] for start in starts]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+    blocks = [words[start : start + _BLOCK] for start in range(0, len(words), _BLOCK)]
+    with ThreadPoolExecutor(usable_cores()) as threads:
         list(threads.map(_mask, blocks, range(len(blocks)), repeat(pairs)))
 
 
