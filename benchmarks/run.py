@@ -28,6 +28,7 @@ from episode.engines.allocator import keep_freed_memory
 from episode.engines.simulation import Simulation
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import ServerState
+from episode.models.tanh_rnn import TanhRNN
 from episode.paper.synthetic import synthetic_paths
 from episode.runs.folder import environment
 from episode.tasks.neural import NeuralTask
@@ -175,6 +176,28 @@ def trust() -> Iterator[Figure]:
         percent.append(100 * (seconds[0] - seconds[1]) / seconds[2])
     measured.close(), full.close()
     yield figure("measured trust, % of bare gradients: LSTM 2x256", percent[1:], at_most=8)
+
+
+def rnn() -> Iterator[Figure]:
+    """Gradients per second of a tanh recurrence, against torch's own; one thread."""
+    for name, steps, inputs in (("digits", 16, 4), ("pixels", 64, 1), ("SNLI", 25, 50)):
+        ours, theirs = (_recurrence(make, steps, inputs) for make in (TanhRNN, torch.nn.RNN))
+        ratios = compare(ours, theirs, 40, time.process_time)
+        yield figure(f"tanh recurrence of 64, batch 32, ours / torch's: {name}", ratios)
+
+
+def _recurrence(
+    make: Callable[[int, int], torch.nn.Module], steps: int, inputs: int
+) -> Callable[[], int]:
+    model, sequence = make(inputs, 64), torch.randn(steps, 32, inputs)
+    parameters = list(model.parameters())
+
+    def run() -> int:
+        for _ in range(30):
+            torch.autograd.grad(model(sequence)[0].amax(0).sum(), parameters)
+        return 30
+
+    return run
 
 
 def workers() -> Iterator[Figure]:
@@ -348,6 +371,7 @@ def silos() -> Iterator[Figure]:
 BENCHMARKS = {
     "overhead": overhead,
     "trust": trust,
+    "rnn": rnn,
     "workers": workers,
     "pfl": pfl,
     "snli": snli,

@@ -2,29 +2,38 @@
 
     python examples/fair_tables.py digits
     python examples/fair_tables.py digits --local-steps 16
+    python examples/fair_tables.py digits --similarity 30
     python examples/fair_tables.py digits --target 0.9
     python examples/fair_tables.py digits-by-pixel
     python examples/fair_tables.py snli --data snli_1.0.zip --vectors glove.6B.50d.txt.gz
     python examples/fair_tables.py sentiment140 --data trainingandtestdata.zip --vectors ...
     python examples/fair_tables.py cifar10 --data cifar-10-python.tar.gz
 
-Every algorithm is tuned with the same number of trials, on the validation split, with seed 0. Then
-it runs on the test split with other seeds: at its own best setting, and at the one that is best for
-CELGC, which is how the paper tunes. A trial that diverges counts as accuracy 0. With `--target` a
-second table tells what it cost, at the own best setting, until the test accuracy was reached.
+`snli-recipe` and `snli-longer` are SNLI with more iterations and, in `snli-longer`, a wider model.
 
-Finished runs are read back, so a stopped script goes on where it was.
+Every algorithm is tuned with the same number of trials, on the validation split, with seed 0 (on
+digits, whose validation split is small, with seeds 0 to 2). Then it runs on the test split with
+other seeds: at its own best setting, and at the one that is best for CELGC, which is how the paper
+tunes. A trial that diverges counts as accuracy 0. With `--similarity` the clients' data are more or
+less alike, and the settings are those found without it. With `--target` a second table tells what
+it cost, at the own best setting, until the test accuracy was reached.
+
+Every run that has ended is a line of a CSV file, `--record`, and is not played again: a stopped
+script goes on where it was. docs/fair_runs.csv has most of the runs of docs/results.md; with a copy
+of it as the record, only the others are played.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import itertools
 import json
 import statistics
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +48,55 @@ Setting = tuple[float, float]
 WITHIN = 0.02
 """A setting is good if its accuracy is at most so far below the algorithm's best."""
 
+KEY = ("comparison", "algorithm", "eta", "gamma", "seed", "split")
+RESULT = ("status", "accuracy", "train_loss", "rounds", "exchanges", "megabytes", "gradients")
+Row = dict[str, str]
+"""A run in the record: KEY names it, RESULT is how it ended."""
+
+
+class Record:
+    """Every run that has ended, one a line of a CSV file; no run in it is played again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: dict[tuple[str, ...], Row] = {}
+        if path.exists():
+            head = ",".join([*KEY, *RESULT]) + "\n"
+            text = path.read_text() if path.is_file() else "a folder"
+            if not head.startswith(text[: len(head)]):
+                raise EpisodeError(f"{path} is not a record of runs: name another file, or none.")
+            whole = text[: text.rfind("\n") + 1]  # a last line that was cut off is played again
+            if whole != text:
+                path.write_text(whole)
+            rows = csv.DictReader(io.StringIO(whole))
+            self.rows = {tuple(row[name] for name in KEY): row for row in rows}
+
+    def add(self, row: Row) -> None:
+        """Keep a run, and write it to the end of the file."""
+        self.rows[tuple(row[name] for name in KEY)] = row
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", newline="") as file:
+            lines = csv.DictWriter(file, [*KEY, *RESULT], lineterminator="\n")
+            if not file.tell():
+                lines.writeheader()
+            lines.writerow(row)
+
+
+def outcome(folder: Path, split: str) -> Row:
+    """Return how the run in a folder ended; the accuracy of one that diverged is 0."""
+    end = json.loads((folder / "summary.json").read_text())
+    finished = end["status"] == "finished"
+    metrics = end["metrics"] if finished else {}
+    return {
+        "status": end["status"],
+        "accuracy": str(metrics.get(f"{split}_accuracy", 0.0)),
+        "train_loss": str(metrics.get("train_loss", "")),
+        "rounds": str(end["rounds"]),
+        "exchanges": str(end["exchanges"]),
+        "megabytes": f"{(end['bytes_up'] + end['bytes_down']) / 1e6:.1f}",
+        "gradients": str(end["gradients"]),
+    }
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -50,7 +108,10 @@ class Comparison:
     etas: tuple[float, ...]
     gammas: tuple[float, ...]
     etas_unclipped: tuple[float, ...]
-    options: dict[str, Any] = field(default_factory=dict)
+    tuned_with: tuple[int, ...] = (0,)
+    """Seeds of the trials; a setting is as good as its mean over them."""
+    evaluate_every: int = 1
+    """Rounds from one evaluation to the next, where costs to a target are counted."""
 
     def settings(self, algorithm: str) -> list[Setting]:
         """Return what is tried for an algorithm."""
@@ -63,6 +124,7 @@ DIGITS = Comparison(
     {"name": "digits"}, 480, 8,
     etas=(0.12, 0.5, 2.0), gammas=(0.03, 0.1, 0.3, 1.0),
     etas_unclipped=(0.008, 0.015, 0.03, 0.06, 0.09, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0),
+    tuned_with=(0, 1, 2),
 )  # fmt: skip
 COMPARISONS = {
     "digits": DIGITS,
@@ -73,12 +135,21 @@ COMPARISONS = {
     "snli": Comparison(
         {"name": "snli", "similarity": 10}, 400, 4,
         etas=(0.3, 1.0, 3.0), gammas=(0.1, 0.3, 1.0),
-        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0),
+        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), evaluate_every=5,
+    ),
+    "snli-recipe": Comparison(
+        {"name": "snli", "similarity": 30}, 2400, 4,
+        etas=(1.0,), gammas=(0.1, 0.3, 1.0), etas_unclipped=(0.1, 0.3, 1.0), evaluate_every=30,
+    ),
+    "snli-longer": Comparison(
+        {"name": "snli", "similarity": 10, "batch_size": 64, "hidden": 128, "classifier": 128},
+        1680, 4,
+        etas=(1.0,), gammas=(0.1, 0.3, 1.0), etas_unclipped=(0.1, 0.3, 1.0), evaluate_every=30,
     ),
     "sentiment140": Comparison(
         {"name": "sentiment140", "similarity": 0}, 240, 4,
         etas=(0.3, 1.0, 3.0), gammas=(0.1, 0.3, 1.0),
-        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0),
+        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), evaluate_every=2,
     ),
     "cifar10": Comparison(
         {"name": "cifar10", "similarity": 50, "model": "resnet8", "width": 8, "norm": "batch",
@@ -96,6 +167,9 @@ class Table:
     comparison: Comparison
     given: dict[str, Any]
     folder: Path
+    record: Record
+    tuned: Table | None = None
+    """The table whose settings are used; None to find them here."""
 
     def played(
         self, algorithm: str, setting: Setting, seed: int, split: str, every: int = 0
@@ -107,7 +181,7 @@ class Table:
             {
                 "seed": seed,
                 "task": {**c.task, **self.given, "evaluate_on": split},
-                "algorithm": {"name": algorithm, **c.options},
+                "algorithm": algorithm,
                 "schedule": {"eta": eta, "gamma": gamma},
                 "budget": {"rounds": c.iterations // c.local_steps, "local_steps": c.local_steps},
                 "record": {"evaluate_every": every},
@@ -119,35 +193,42 @@ class Table:
             train(job_of(experiment), folder)
         return folder
 
-    def result(self, algorithm: str, setting: Setting, seed: int, split: str) -> dict[str, Any]:
-        """Return the summary of a run."""
-        folder = self.played(algorithm, setting, seed, split)
-        found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-        return found
+    def result(self, algorithm: str, setting: Setting, seed: int, split: str) -> Row:
+        """Return how a run ended; it is played unless it is in the record."""
+        eta, gamma = (f"{value:g}" for value in setting)
+        key = (self.folder.name, algorithm, eta, gamma, str(seed), split)
+        if key not in self.record.rows:
+            ended = outcome(self.played(algorithm, setting, seed, split), split)
+            self.record.add(dict(zip(KEY, key, strict=True)) | ended)
+        return self.record.rows[key]
 
     def first_at(
         self, algorithm: str, setting: Setting, seed: int, target: float
     ) -> dict[str, Any] | None:
         """Return the first record whose test accuracy is the target or more; None if none is."""
-        lines = (self.played(algorithm, setting, seed, "test", every=1) / "rounds.jsonl").open()
-        for record in map(json.loads, lines):
+        every = self.comparison.evaluate_every
+        folder = self.played(algorithm, setting, seed, "test", every)
+        for record in map(json.loads, (folder / "rounds.jsonl").read_text().splitlines()):
             if (record.get("metrics") or {}).get("test_accuracy", 0.0) >= target:
                 return dict(record)
         return None
 
     def accuracy(self, algorithm: str, setting: Setting, seed: int, split: str) -> float:
         """Return the accuracy of a run; 0 if it diverged."""
-        found = self.result(algorithm, setting, seed, split)
-        finished = found["status"] == "finished"
-        accuracy = float(found["metrics"][f"{split}_accuracy"]) if finished else 0.0
+        accuracy = float(self.result(algorithm, setting, seed, split)["accuracy"])
         print(f"{algorithm} eta {setting[0]:g} gamma {setting[1]:g} seed {seed} {split}: "
               f"{accuracy:.3f}", flush=True)  # fmt: skip
         return accuracy
 
     def tried(self, algorithm: str) -> dict[Setting, float]:
-        """Return the validation accuracy of every setting, with seed 0."""
-        settings = self.comparison.settings(algorithm)
-        return {s: self.accuracy(algorithm, s, 0, "validation") for s in settings}
+        """Return the validation accuracy of every setting, the mean over the seeds of trials."""
+        if self.tuned:
+            return self.tuned.tried(algorithm)
+        c = self.comparison
+        return {
+            s: statistics.mean(self.accuracy(algorithm, s, k, "validation") for k in c.tuned_with)
+            for s in c.settings(algorithm)
+        }
 
 
 def best(tried: dict[Setting, float]) -> Setting:
@@ -179,8 +260,7 @@ def row(
         f"{own[0]:g}" if isinstance(ALGORITHMS[algorithm].clipping, Unclipped)
         else f"{own[0]:g}, {own[1]:g}",
         spread(at_best), spread(at_shared), f"{good} of {len(tried)}",
-        f"{cost['rounds']}", f"{cost['exchanges']}",
-        f"{(cost['bytes_up'] + cost['bytes_down']) / 1e6:.1f}", f"{cost['gradients']:,}",
+        cost["rounds"], cost["exchanges"], cost["megabytes"], f"{int(cost['gradients']):,}",
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
@@ -249,7 +329,16 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--target", type=float, help="test accuracy to which costs are counted")
     parser.add_argument("--local-steps", type=int, help="I, if not that of the comparison")
+    parser.add_argument(
+        "--similarity", type=float, help="s, 0 to 100, if not that of the comparison"
+    )
     parser.add_argument("--folder", type=Path, default=Path("runs/fair"), help="where runs go")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        default=Path("runs/fair/runs.csv"),
+        help="CSV file of runs that have ended, not to be played again",
+    )
     asked = parser.parse_args()
     given = {k: getattr(asked, k) for k in ("data", "vectors") if getattr(asked, k)}
     if asked.target is not None and not 0 < asked.target <= 1:
@@ -261,7 +350,14 @@ def main() -> None:
             parser.error(f"--local-steps must be 1 to {comparison.iterations}")
         comparison = replace(comparison, local_steps=asked.local_steps)
         folder = asked.folder / f"{asked.name}-I{asked.local_steps}"
-    table = Table(comparison, given, folder)
+    record = Record(asked.record)
+    table = Table(comparison, given, folder, record)
+    if asked.similarity is not None:
+        if not 0 <= asked.similarity <= 100:
+            parser.error("--similarity must be 0 to 100")
+        alike = replace(comparison, task={**comparison.task, "similarity": asked.similarity})
+        folder = folder.with_name(f"{folder.name}-s{asked.similarity:g}")
+        table = Table(alike, given, folder, record, tuned=table)
     names, seeds = asked.algorithms.split(","), asked.seeds
     if unknown := [name for name in names if name not in ALGORITHMS]:
         parser.error(f"--algorithms has {', '.join(unknown)}: `episode list algorithms` names them")
@@ -275,8 +371,10 @@ def main() -> None:
         head = f"algorithm|seeds that reach {asked.target:g}|rounds|exchanges|MB|gradients|seconds"
         lines += ["", f"| {head.replace('|', ' | ')} |", "|---" * (head.count("|") + 1) + "|"]
         lines += [cost_row(table, n, best(tried[n]), seeds, asked.target) for n in names]
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.md").write_text("\n".join(lines) + "\n")
-    draw_maps(table, tried, folder / "maps.png")
+    if not table.tuned:
+        draw_maps(table, tried, folder / "maps.png")
     print("\n".join(lines))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -29,11 +30,13 @@ from episode.testing.problems import QuadraticProblem, play
 FINITE = st.floats(-1e6, 1e6)
 
 
-def of_step(gradient: list[float], local: list[float], G: list[float]) -> float:
+def of_step(
+    gradient: list[float], local: list[float], G: list[float], full_from: float = 1.0
+) -> float:
     """λ of a step along this gradient, given the anchor (G_r^i, G_r)."""
     shift = torch.tensor(G) - torch.tensor(local)
-    found = MeasuredTrust().of_step(torch.tensor(gradient), shift, dot(shift, shift))
-    return float(found)
+    trust = MeasuredTrust(full_from)
+    return float(trust.of_step(torch.tensor(gradient), shift, dot(shift, shift)))
 
 
 @pytest.mark.parametrize(
@@ -52,12 +55,40 @@ def test_measured_trust_is_the_share_of_the_deviation_that_the_gradient_holds(
     assert of_step(gradient, local=[5.0, 2.0], G=[1.0, 2.0]) == expected
 
 
+@pytest.mark.parametrize(("gradient", "expected"), [(2.9, 0.906), (3.2, 1.0), (1.6, 0.5), (-1, 0)])
+def test_a_correction_is_believed_in_full_before_all_of_it_is_there(
+    gradient: float, expected: float
+) -> None:
+    found = of_step([gradient, 9.0], local=[5.0, 2.0], G=[1.0, 2.0], full_from=0.8)
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("full_from", [0.0, -1.0, 1.01, math.nan, "0.5", None])
+def test_a_share_that_is_none_is_refused(full_from: Any) -> None:
+    with pytest.raises(EpisodeError, match=r"^full_from is .*\.$"):
+        MeasuredTrust(full_from)
+
+
+@given(
+    st.lists(FINITE, min_size=2, max_size=2),
+    st.lists(FINITE, min_size=2, max_size=2),
+    st.floats(0.5, 1.0),
+)
+def test_a_corrected_gradient_is_never_longer(
+    gradient: list[float], deviation: list[float], full_from: float
+) -> None:
+    g, D = (torch.tensor(v, dtype=torch.float64) for v in (gradient, deviation))
+    trust = float(MeasuredTrust(full_from).of_step(g, -D, dot(D, D)))
+    room = 1e-9 * float(dot(g, g) + dot(D, D))
+    assert float(dot(g - trust * D, g - trust * D)) <= float(dot(g, g)) + room
+
+
 @given(st.lists(FINITE, min_size=2, max_size=2), st.lists(FINITE, min_size=2, max_size=2))
 def test_a_correction_takes_away_no_more_of_the_deviation_than_is_there(
     gradient: list[float], deviation: list[float]
 ) -> None:
     g, D = (torch.tensor(v, dtype=torch.float64) for v in (gradient, deviation))
-    trust = float(MeasuredTrust().of_step(g, -D, dot(D, D)))
+    trust = float(MeasuredTrust(full_from=1.0).of_step(g, -D, dot(D, D)))
     before, after = float(dot(g, D)), float(dot(g - trust * D, D))
     room = 1e-9 * (abs(before) + float(dot(D, D)))
     assert min(before, 0.0) - room <= after <= max(before, 0.0) + room
@@ -138,6 +169,8 @@ def test_trust_can_be_set_by_name() -> None:
     assert found == Algorithm(Resampled(), PerStep(), trust=MeasuredTrust())
     assert found == Algorithm.named("episode_trust")
     assert Algorithm.named("episode", trust="measured").trust == MeasuredTrust()
+    stricter = Algorithm.named("episode_trust", trust={"full_from": 1})
+    assert stricter.trust == MeasuredTrust(full_from=1.0)
     assert Algorithm.named("episode").trust == FullTrust()
     with pytest.raises(EpisodeError, match="'measured'"):
         Algorithm.named("episode", trust="mesured")

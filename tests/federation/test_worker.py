@@ -135,7 +135,7 @@ def test_one_in_k_clients_measures_its_first_correction() -> None:
 
 def test_trust_is_measured_in_each_step_against_the_deviation() -> None:
     """D = G_i - G = (12, 0): of it the gradients hold 3/12 and 6/12."""
-    of, _ = worker("episode_trust")
+    of, _ = worker("episode_trust", trust={"full_from": 1.0})
     state = ClientState(anchor=vector(12, 0))
     reply = local(of, state, G=vector(0, 0), gamma=1e9)
     assert (reply.metrics["trust"], reply.metrics["least_trust"]) == (0.375, 0.25)
@@ -144,7 +144,7 @@ def test_trust_is_measured_in_each_step_against_the_deviation() -> None:
 
 
 def test_a_reused_probe_is_the_first_gradient_and_believed_in_full() -> None:
-    of, toy = worker("episode_trust", reuse_probe=True)
+    of, toy = worker("episode_trust", trust={"full_from": 1.0}, reuse_probe=True)
     state = ClientState(anchor=vector(12, 0))
     reply = local(of, state, G=vector(0, 0), gamma=1e9)
     assert toy.drawn == [Draw(3, "local", 1)]

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from episode.models.birnn import PairClassifier
 from episode.models.lstm import TextClassifier
 from episode.models.resnet import ResNet
+from episode.models.tanh_rnn import TanhRNN
 from episode.models.text import SentenceEncoder, frozen_words
 from episode.tasks.losses import multiclass_hinge
 
@@ -119,3 +120,58 @@ def test_the_hinge_is_the_papers_by_hand() -> None:
     scores = torch.tensor([[2.0, 1.5, 0.0], [0.0, 3.0, 1.0]])
     # max(0, 1.5 + 1 - 2, 0 + 1 - 2) = 0.5 and max(0 + 1 - 1, 3 + 1 - 1, 0) = 3
     assert multiclass_hinge(scores, torch.tensor([0, 2])).item() == pytest.approx(1.75)
+
+
+def _recurrences(**options: bool) -> tuple[nn.RNN, TanhRNN]:
+    torch.manual_seed(3)
+    theirs = torch.nn.RNN(5, 7, **options).double()
+    ours = TanhRNN(5, 7, **options).double()
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("steps", [1, 2, 9])
+def test_the_tanh_recurrence_has_the_states_and_gradients_of_torchs(
+    batch_first: bool, steps: int
+) -> None:
+    theirs, ours = _recurrences(batch_first=batch_first)
+    sequence = torch.randn(4, steps, 5) if batch_first else torch.randn(steps, 4, 5)
+    sequence = sequence.double().requires_grad_()
+    weights = torch.randn(*sequence.shape[:2], 7).double()
+    found = []
+    for model in (theirs, ours):
+        states, last = model(sequence)
+        loss = (states * weights).sum() + last.square().sum()
+        found.append([states, last, *torch.autograd.grad(loss, [sequence, *model.parameters()])])
+    for theirs_, ours_ in zip(*found, strict=True):
+        torch.testing.assert_close(ours_, theirs_, rtol=1e-12, atol=1e-12)
+
+
+def test_the_tanh_recurrence_starts_from_the_weights_of_torchs() -> None:
+    torch.manual_seed(0)
+    theirs = torch.nn.RNN(3, 4).state_dict()
+    torch.manual_seed(0)
+    ours = TanhRNN(3, 4).state_dict()
+    assert list(ours) == list(theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_the_tanh_recurrence_can_be_differentiated_twice() -> None:
+    _, ours = _recurrences()
+    w, u, b, c = (p.detach().requires_grad_() for p in ours.parameters())
+    sequence = torch.randn(4, 2, 5).double().requires_grad_()
+
+    def states(*given: torch.Tensor) -> torch.Tensor:
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        values = dict(zip(names, given[1:], strict=True))
+        return torch.func.functional_call(ours, values, given[0])[0]
+
+    assert torch.autograd.gradcheck(states, (sequence, w, u, b, c))
+    assert torch.autograd.gradgradcheck(states, (sequence, w, u, b, c))
+
+
+def test_the_tanh_recurrence_takes_a_first_state_as_torchs_does() -> None:
+    theirs, ours = _recurrences()
+    sequence, first = torch.randn(4, 2, 5).double(), torch.randn(1, 2, 7).double()
+    assert torch.equal(ours(sequence, first)[0], theirs(sequence, first)[0])

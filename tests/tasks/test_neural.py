@@ -43,6 +43,47 @@ def test_gradients_are_those_of_backward() -> None:
     assert torch.allclose(torch.cat([b.reshape(-1) for b in blocks]), expected, atol=1e-6)
 
 
+class Sum(nn.Module):
+    """Three parameters of which torch gives two one gradient, and the third a single number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Parameter(torch.full((4,), v)) for v in (0.1, 0.2, 0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.a + self.b) + self.c.sum()
+
+
+def sum_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return (model(batch[0]) - batch[1]).square().mean()
+
+
+def test_parameters_that_are_added_up_are_each_corrected_once() -> None:
+    data, eta = [(x.double(), y.double()) for x, y in clients()], 0.05
+    run = episode.fit(
+        Sum().double(), data, loss=sum_loss, algorithm="episode_unclipped", eta=eta, gamma=1.0,
+        local_steps=3, rounds=4, batch_size=20,
+    )  # fmt: skip
+
+    def gradient(x: Tensor, client: int) -> Tensor:  # by hand: the residual times what it is of
+        inputs, labels = data[client]
+        residual = 2 * (inputs @ (x[:4] + x[4:8]) + x[8:].sum() - labels) / len(labels)
+        both = inputs.t() @ residual
+        return torch.cat([both, both, residual.sum().expand(4)])
+
+    x_bar = torch.cat([p.detach() for p in Sum().double().parameters()])
+    for _ in range(4):
+        anchors = [gradient(x_bar, client) for client in range(3)]
+        G, ends = torch.stack(anchors).mean(0), []
+        for client in range(3):
+            x = x_bar.clone()
+            for _ in range(3):
+                x -= eta * (gradient(x, client) - anchors[client] + G)
+            ends.append(x)
+        x_bar = torch.stack(ends).mean(0)
+    assert torch.allclose(torch.cat([p.detach() for p in run.model.parameters()]), x_bar, rtol=1e-9)
+
+
 def test_the_module_sees_the_work_vector_even_after_somebody_repointed_it() -> None:
     task = NeuralTask(nn.Linear(4, 1), clients(), loss, batch_size=20)
     objective = task.objective()

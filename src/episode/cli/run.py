@@ -53,7 +53,7 @@ def demo(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare eleven algorithms on one task, in a table and a picture (90 seconds on two cores).
+    """Compare eleven algorithms on one task, in a table and a picture (45 seconds on two cores).
 
     Each algorithm runs at its own best setting, and at one that all share.
     """

@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from episode.arguments import positive
 from episode.core.vectors import Scalar, Vector, clamped_ratio, dot
+from episode.errors import EpisodeError
 from episode.pieces import Pieces
 
 
@@ -75,24 +77,41 @@ class FullTrust(Trust):
 
 @dataclass(frozen=True)
 class MeasuredTrust(Trust):
-    """⟨∇F_i(x; ξ), D⟩ / ‖D‖², between 0 and 1: the share of D that the gradient still holds.
+    """⟨∇F_i(x; ξ), D⟩ / (a ‖D‖²), between 0 and 1: the share of D that the gradient still holds.
 
-    So the correction takes away the client's deviation as far as it is in the gradient, and never
-    more. Where the correction is noise, or has grown old in a long round, λ falls towards 0 and the
-    client steps as if it were not corrected. Where all clients agree, D = 0 and so is λ.
+    The correction is believed in full if the gradient holds the share a of D or more, and otherwise
+    in proportion. Where the correction is noise, or has grown old in a long round, λ falls towards
+    0 and the client steps as if it were not corrected. Where all clients agree, D = 0 and so is λ.
 
-    Ours, not the paper's. With noisy gradients λ stays below 1, so corrections no longer cancel out
-    over the clients, and a bias remains at the minimum (docs/theory.md).
+    With a = 1 the correction takes away just what is left of D. D is measured on one batch, so
+    even at x̄_r a gradient holds less of it than all. Corrections whose λ differ do not cancel
+    over the clients; the more of them are 1, the more they do. Hence a below 1. As long as a is
+    1/2 or more, a corrected gradient is never longer than the raw one.
+
+    Ours, not the paper's. With noisy gradients λ stays below 1, so corrections do not cancel out
+    entirely, and a bias remains at the minimum (docs/theory.md).
+
+    Args:
+        full_from: a, the share of D from which on the correction is believed in full; above 0, and
+            at most 1.
 
     Example:
-        >>> MeasuredTrust().weight(held=1.0, deviation=4.0)
+        >>> MeasuredTrust(full_from=1.0).weight(held=1.0, deviation=4.0)
         0.25
+        >>> MeasuredTrust(full_from=0.5).weight(held=1.0, deviation=4.0)
+        0.5
         >>> MeasuredTrust().weight(held=9.0, deviation=4.0)
         1.0
     """
 
+    full_from: float = 0.9
+
+    def __post_init__(self) -> None:
+        if positive("full_from", self.full_from) > 1:
+            raise EpisodeError(f"full_from is {self.full_from}: it must be above 0, at most 1.")
+
     def weight(self, held: Scalar, deviation: Scalar) -> Scalar:
-        return clamped_ratio(held, deviation)
+        return clamped_ratio(held, self.full_from * deviation)
 
 
 TRUSTS = Pieces(

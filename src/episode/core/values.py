@@ -67,7 +67,7 @@ def pieces_and_options(kind: type[Algorithm], values: Values) -> dict[str, Any]:
 def changed(values: Values, options: Values) -> dict[str, Any]:
     """Return an algorithm's values with some changed; a table may have some fields of a piece."""
     new = dict(options)
-    for kind in ("descent", "server"):
+    for kind in ("correction", "clipping", "trust", "descent", "server"):
         own, given = values.get(kind), new.get(kind)
         if kind == "descent" and isinstance(own, Mapping) and given is None:
             given = {k: new.pop(k) for k in _INLINED & new.keys()}

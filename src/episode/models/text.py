@@ -8,10 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from episode.models.tanh_rnn import TanhRNN
+
 Cell = Literal["rnn", "lstm", "gru"]
 Pooling = Literal["max", "zero_padded_max", "last"]
 
-CELLS: dict[str, Callable[[int, int], nn.Module]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+CELLS: dict[str, Callable[[int, int], nn.Module]] = {"rnn": TanhRNN, "lstm": nn.LSTM, "gru": nn.GRU}
 BUCKET = 32
 """Least number of texts in a bucket; there are at most four. Measured in docs/performance.md."""
 

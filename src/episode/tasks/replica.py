@@ -107,7 +107,8 @@ class Replica(Objective):
 
     def _gradient_of(self, loss: Tensor) -> list[Tensor]:
         # Zeros for parameters that this batch did not touch.
-        return list(torch.autograd.grad(loss, self._parameters, materialize_grads=True))
+        found = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        return separate(list(found))
 
     def _turn(self, draw: Draw, part: int) -> AbstractContextManager[None]:
         """Return a context in which random draws are a function of the batch and its part."""
@@ -121,6 +122,21 @@ class Replica(Objective):
         for p, view in zip(self._parameters, self.blocks, strict=True):
             if p.data_ptr() != view.data_ptr():
                 p.data = view
+
+
+def separate(blocks: list[Tensor]) -> list[Tensor]:
+    """Return blocks that can be changed in place one by one.
+
+    For the sum of two parameters torch gives both one tensor as their gradient, and for a plain sum
+    a single number that is seen many times; adding a correction to these would add it twice.
+    """
+    seen: set[int] = set()
+    for k, block in enumerate(blocks):
+        place = block.untyped_storage().data_ptr()
+        if place in seen or 0 in block.stride():
+            blocks[k] = block.clone(memory_format=torch.contiguous_format)
+        seen.add(place)
+    return blocks
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

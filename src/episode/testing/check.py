@@ -70,7 +70,9 @@ def plain_path(algorithm: Algorithm, setting: plain.Setting) -> Sequence[plain.V
     """Run the plain program that the algorithm's correction and clipping ask for."""
     correction, clipping = algorithm.correction, algorithm.clipping
     rule: Any = plain.RULES.get(type(clipping), clipping.step_size)
-    trust: Any = plain.TRUSTS.get(type(algorithm.trust), algorithm.trust.weight)
+    trust: Any = algorithm.trust.weight
+    if make := plain.TRUSTS.get(type(algorithm.trust)):
+        trust = make(**asdict(algorithm.trust))
     setting = replace(
         setting,
         server=plain_server(algorithm.server),

@@ -52,11 +52,23 @@ RULES: dict[type, Rule] = {
 """The rules of the built-in clippings, which are their keys only: the rules are written anew."""
 
 
-TRUSTS: dict[type, Trust] = {
-    FullTrust: lambda held, square: 1.0,
-    MeasuredTrust: lambda held, square: 0.0 if square == 0 else max(0.0, min(1.0, held / square)),
-}
-"""The same for how much of a correction is believed."""
+def full_trust() -> Trust:
+    """Return the rule by which all of a correction is believed."""
+    return lambda held, square: 1.0
+
+
+def measured_trust(full_from: float) -> Trust:
+    """Return the rule by which a correction is believed as far as it is still true."""
+
+    def rule(held: float, square: float) -> float:
+        share = 0.0 if square == 0 else held / square
+        return 1.0 if share >= full_from else max(share, 0.0) / full_from
+
+    return rule
+
+
+TRUSTS: dict[type, Callable[..., Trust]] = {FullTrust: full_trust, MeasuredTrust: measured_trust}
+"""The same for how much of a correction is believed, by the fields of the trust."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""The script of the fair tables never plays a run twice, and tunes as it says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from episode import EpisodeError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+import fair_tables  # noqa: E402
+
+SETTINGS = [(0.1, 1.0), (0.5, 1.0)]
+COMPARISON = fair_tables.Comparison(
+    {"name": "digits"}, 16, 8, etas=(0.1, 0.5), gammas=(1.0,), etas_unclipped=(0.1, 0.5)
+)
+
+
+class Played(fair_tables.Table):
+    """A table whose runs end at once, with an accuracy that depends on η and the seed."""
+
+    def played(self, algorithm: str, setting: Any, seed: int, split: str, every: int = 0) -> Path:
+        folder: Path = self.folder / f"{algorithm}-{setting[0]:g}-{seed}-{split}"
+        folder.mkdir(parents=True)  # fails if it is played twice
+        diverged = seed == 9
+        end = {
+            "status": "diverged" if diverged else "finished",
+            "metrics": {f"{split}_accuracy": setting[0] + 0.01 * seed, "train_loss": 1.0},
+            "rounds": 2, "exchanges": 4, "bytes_up": 10**6, "bytes_down": 0, "gradients": 18,
+        }  # fmt: skip
+        (folder / "summary.json").write_text(json.dumps(end))
+        return folder
+
+
+def table(folder: Path, **changes: Any) -> Played:
+    record = fair_tables.Record(folder / "runs.csv")
+    return Played(replace(COMPARISON, **changes), {}, folder / "digits", record)
+
+
+def test_a_setting_is_as_good_as_its_mean_over_the_seeds_of_the_trials(tmp_path: Path) -> None:
+    tried = table(tmp_path, tuned_with=(0, 1, 2)).tried("celgc")
+    assert tried == pytest.approx(dict(zip(SETTINGS, (0.11, 0.51), strict=True)))
+    assert fair_tables.best(tried) == (0.5, 1.0)
+
+
+def test_a_run_in_the_record_is_not_played_again(tmp_path: Path) -> None:
+    first = table(tmp_path).tried("celgc")
+    assert table(tmp_path).tried("celgc") == first
+
+
+def test_a_line_that_was_cut_off_is_not_believed(tmp_path: Path) -> None:
+    table(tmp_path).accuracy("celgc", (0.5, 1.0), 3, "test")
+    record = tmp_path / "runs.csv"
+    whole = record.read_text()
+    record.write_text(whole[:-2])
+    assert not fair_tables.Record(record).rows
+    fair_tables.Record(record).add(
+        dict(zip(whole.split()[0].split(","), "abcdefghijklm", strict=True))
+    )
+    assert list(fair_tables.Record(record).rows) == [tuple("abcdef")]
+
+
+@pytest.mark.parametrize("text", ["a note", "a,b\n1,2\n", None])
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path, text: str | None) -> None:
+    other = tmp_path / "other"
+    other.mkdir() if text is None else other.write_text(text)
+    with pytest.raises(EpisodeError, match=r"^.* is not a record of runs: .*\.$"):
+        fair_tables.Record(other)
+
+
+@pytest.mark.parametrize("text", ["", "comparison,alg"])
+def test_a_record_that_was_just_begun_is_begun_again(tmp_path: Path, text: str) -> None:
+    (tmp_path / "runs.csv").write_text(text)
+    found = table(tmp_path).accuracy("celgc", (0.5, 1.0), 3, "test")
+    assert table(tmp_path).accuracy("celgc", (0.5, 1.0), 3, "test") == found
+
+
+def test_a_run_that_diverged_counts_as_accuracy_zero(tmp_path: Path) -> None:
+    assert table(tmp_path).accuracy("celgc", (0.5, 1.0), 9, "test") == 0.0
+
+
+def test_other_similarities_use_the_settings_that_were_found(tmp_path: Path) -> None:
+    tuned = table(tmp_path)
+    other = replace(tuned, folder=tmp_path / "digits-s50", tuned=tuned)
+    assert other.tried("celgc") == tuned.tried("celgc")
+    assert not other.folder.exists()
+
+
+def test_the_published_record_has_the_settings_of_the_demo(tmp_path: Path) -> None:
+    record = fair_tables.Record(EXAMPLES.parent / "docs/fair_runs.csv")
+    published = fair_tables.Table(fair_tables.DIGITS, {}, tmp_path / "digits", record)
+    found = {name: fair_tables.best(published.tried(name)) for name in fair_tables.BEST}
+    assert found == fair_tables.BEST
