@@ -28,6 +28,7 @@ from episode.engines.allocator import keep_freed_memory
 from episode.engines.simulation import Simulation
 from episode.federation.rounds import Plan, Rounds
 from episode.federation.state import ServerState
+from episode.models.resnet import Norm, ResNet
 from episode.models.tanh_rnn import TanhRNN
 from episode.paper.synthetic import synthetic_paths
 from episode.runs.folder import environment
@@ -196,6 +197,31 @@ def _recurrence(
         for _ in range(30):
             torch.autograd.grad(model(sequence)[0].amax(0).sum(), parameters)
         return 30
+
+    return run
+
+
+def convolutions() -> Iterator[Figure]:
+    """Gradients per second of residual networks, against torch's default layout; one thread."""
+    for name, norm, batch in (("resnet8", "batch", 16), ("resnet18", "group", 32)):
+        ours, theirs = (_residual(name, norm, batch, ours=ours) for ours in (True, False))
+        ratios = compare(ours, theirs, 20, time.process_time)
+        yield figure(f"{name} of width 8, batch {batch}, channels last / first", ratios)
+
+
+def _residual(name: str, norm: Norm, batch: int, *, ours: bool) -> Callable[[], int]:
+    model, images = ResNet(name, 10, width=8, norm=norm), torch.randn(batch, 3, 32, 32)
+    parameters = list(model.parameters())
+
+    def scores() -> torch.Tensor:
+        if ours:
+            return model(images)
+        return model.head(model.stages(model.stem(images)).mean((2, 3)))
+
+    def run() -> int:
+        for _ in range(5):
+            torch.autograd.grad(scores().square().sum(), parameters)
+        return 5
 
     return run
 
@@ -372,6 +398,7 @@ BENCHMARKS = {
     "overhead": overhead,
     "trust": trust,
     "rnn": rnn,
+    "convolutions": convolutions,
     "workers": workers,
     "pfl": pfl,
     "snli": snli,

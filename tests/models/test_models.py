@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from episode.models.birnn import PairClassifier
 from episode.models.lstm import TextClassifier
-from episode.models.resnet import ResNet
+from episode.models.resnet import Norm, ResNet
 from episode.models.tanh_rnn import TanhRNN
 from episode.models.text import SentenceEncoder, frozen_words
 from episode.tasks.losses import multiclass_hinge
@@ -175,3 +175,18 @@ def test_the_tanh_recurrence_takes_a_first_state_as_torchs_does() -> None:
     theirs, ours = _recurrences()
     sequence, first = torch.randn(4, 2, 5).double(), torch.randn(1, 2, 7).double()
     assert torch.equal(ours(sequence, first)[0], theirs(sequence, first)[0])
+
+
+@pytest.mark.parametrize(("norm", "large"), [("batch", False), ("group", False), ("batch", True)])
+def test_the_layout_of_images_changes_no_score_and_no_gradient(norm: Norm, large: bool) -> None:
+    torch.manual_seed(0)
+    model = ResNet("resnet8", 10, width=8, norm=norm, large=large).double()
+    images = torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    scores = model(images)
+    expected = model.head(model.stages(model.stem(images)).mean((2, 3)))
+    assert torch.allclose(scores, expected, rtol=0, atol=1e-12)
+    found, wanted = (
+        torch.autograd.grad(s.square().sum(), list(model.parameters())) for s in (scores, expected)
+    )
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-9)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 Norm = Literal["batch", "group"]
@@ -76,6 +77,8 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return scores `[batch, classes]` of images `[batch, 3, height, width]`."""
+        if not images.is_cuda:  # on a CPU, convolutions take about 0.7 of the time this way
+            images = images.contiguous(memory_format=torch.channels_last)
         scores: Tensor = self.head(self.stages(self.stem(images)).mean((2, 3)))
         return scores
 
