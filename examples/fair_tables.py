@@ -12,11 +12,11 @@
 `snli-recipe` and `snli-longer` are SNLI with more iterations and, in `snli-longer`, a wider model.
 
 Every algorithm is tuned with the same number of trials, on the validation split, with seed 0 (on
-digits, whose validation split is small, with seeds 0 to 2). Then it runs on the test split with
-other seeds: at its own best setting, and at the one that is best for CELGC, which is how the paper
-tunes. A trial that diverges counts as accuracy 0. With `--similarity` the clients' data are more or
-less alike, and the settings are those found without it. With `--target` a second table tells what
-it cost, at the own best setting, until the test accuracy was reached.
+digits, also by pixel, whose validation split is small, with seeds 0 to 2). Then it runs on the test
+split with other seeds: at its own best setting, and at the one that is best for CELGC, which is how
+the paper tunes. A trial that diverges counts as accuracy 0. With `--similarity` the clients' data
+are more or less alike, and the settings are those found without it. With `--target` a second table
+tells what it cost, at the own best setting, until the test accuracy was reached.
 
 Every run that has ended is a line of a CSV file, `--record`, and is not played again: a stopped
 script goes on where it was. docs/fair_runs.csv has most of the runs of docs/results.md; with a copy
@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from episode import ALGORITHMS, EpisodeError, Unclipped
+from episode import ALGORITHMS, EpisodeError, Synchronous, Unclipped
 from episode.results.figures import as_image, new_figure
 from episode.runs.config import Experiment
 from episode.runs.trainer import job_of, train
@@ -110,8 +110,13 @@ class Comparison:
     etas_unclipped: tuple[float, ...]
     tuned_with: tuple[int, ...] = (0,)
     """Seeds of the trials; a setting is as good as its mean over them."""
-    evaluate_every: int = 1
-    """Rounds from one evaluation to the next, where costs to a target are counted."""
+    evaluate_every: int = 8
+    """Iterations from one evaluation to the next, where costs to a target are counted."""
+
+    def rounds_between_evaluations(self, algorithm: str) -> int:
+        """Return `evaluate_every` as rounds of an algorithm."""
+        synchronous = isinstance(ALGORITHMS[algorithm].correction, Synchronous)
+        return max(1, self.evaluate_every // (1 if synchronous else self.local_steps))
 
     def settings(self, algorithm: str) -> list[Setting]:
         """Return what is tried for an algorithm."""
@@ -131,31 +136,32 @@ COMPARISONS = {
     "digits-by-pixel": Comparison(
         {"name": "digits", "time_steps": 64}, 480, 8,
         etas=(0.12, 0.5, 2.0), gammas=(0.03, 0.1, 0.3, 1.0), etas_unclipped=DIGITS.etas_unclipped,
+        tuned_with=(0, 1, 2),
     ),
     "snli": Comparison(
         {"name": "snli", "similarity": 10}, 400, 4,
         etas=(0.3, 1.0, 3.0), gammas=(0.1, 0.3, 1.0),
-        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), evaluate_every=5,
+        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), evaluate_every=20,
     ),
     "snli-recipe": Comparison(
         {"name": "snli", "similarity": 30}, 2400, 4,
-        etas=(1.0,), gammas=(0.1, 0.3, 1.0), etas_unclipped=(0.1, 0.3, 1.0), evaluate_every=30,
+        etas=(1.0,), gammas=(0.1, 0.3, 1.0), etas_unclipped=(0.1, 0.3, 1.0), evaluate_every=120,
     ),
     "snli-longer": Comparison(
         {"name": "snli", "similarity": 10, "batch_size": 64, "hidden": 128, "classifier": 128},
         1680, 4,
-        etas=(1.0,), gammas=(0.1, 0.3, 1.0), etas_unclipped=(0.1, 0.3, 1.0), evaluate_every=30,
+        etas=(1.0,), gammas=(0.1, 0.3, 1.0), etas_unclipped=(0.1, 0.3, 1.0), evaluate_every=120,
     ),
     "sentiment140": Comparison(
         {"name": "sentiment140", "similarity": 0}, 240, 4,
         etas=(0.3, 1.0, 3.0), gammas=(0.1, 0.3, 1.0),
-        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), evaluate_every=2,
+        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), evaluate_every=8,
     ),
     "cifar10": Comparison(
         {"name": "cifar10", "similarity": 50, "model": "resnet8", "width": 8, "norm": "batch",
          "batch_size": 16}, 200, 8,
         etas=(0.1, 0.3, 1.0), gammas=(0.1, 0.5, 2.0),
-        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0),
+        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0), evaluate_every=16,
     ),
 }  # fmt: skip
 
@@ -193,12 +199,14 @@ class Table:
             train(job_of(experiment), folder)
         return folder
 
-    def result(self, algorithm: str, setting: Setting, seed: int, split: str) -> Row:
+    def result(
+        self, algorithm: str, setting: Setting, seed: int, split: str, every: int = 0
+    ) -> Row:
         """Return how a run ended; it is played unless it is in the record."""
         eta, gamma = (f"{value:g}" for value in setting)
         key = (self.folder.name, algorithm, eta, gamma, str(seed), split)
         if key not in self.record.rows:
-            ended = outcome(self.played(algorithm, setting, seed, split), split)
+            ended = outcome(self.played(algorithm, setting, seed, split, every), split)
             self.record.add(dict(zip(KEY, key, strict=True)) | ended)
         return self.record.rows[key]
 
@@ -206,16 +214,18 @@ class Table:
         self, algorithm: str, setting: Setting, seed: int, target: float
     ) -> dict[str, Any] | None:
         """Return the first record whose test accuracy is the target or more; None if none is."""
-        every = self.comparison.evaluate_every
+        every = self.comparison.rounds_between_evaluations(algorithm)
         folder = self.played(algorithm, setting, seed, "test", every)
         for record in map(json.loads, (folder / "rounds.jsonl").read_text().splitlines()):
             if (record.get("metrics") or {}).get("test_accuracy", 0.0) >= target:
                 return dict(record)
         return None
 
-    def accuracy(self, algorithm: str, setting: Setting, seed: int, split: str) -> float:
+    def accuracy(
+        self, algorithm: str, setting: Setting, seed: int, split: str, every: int = 0
+    ) -> float:
         """Return the accuracy of a run; 0 if it diverged."""
-        accuracy = float(self.result(algorithm, setting, seed, split)["accuracy"])
+        accuracy = float(self.result(algorithm, setting, seed, split, every)["accuracy"])
         print(f"{algorithm} eta {setting[0]:g} gamma {setting[1]:g} seed {seed} {split}: "
               f"{accuracy:.3f}", flush=True)  # fmt: skip
         return accuracy
@@ -248,11 +258,16 @@ def row(
     tried: dict[Setting, float],
     shared: Setting,
     seeds: Sequence[int],
+    follow: bool,
 ) -> str:
-    """Format an algorithm's row: at its own best setting, and at the shared one."""
+    """Format an algorithm's row: at its own best setting, and at the shared one.
+
+    With `follow`, runs at the own best setting are evaluated on the way, not only at the end.
+    """
     own = best(tried)
     good = sum(value >= tried[own] - WITHIN for value in tried.values())
-    at_best = [table.accuracy(algorithm, own, seed, "test") for seed in seeds]
+    every = table.comparison.rounds_between_evaluations(algorithm) if follow else 0
+    at_best = [table.accuracy(algorithm, own, seed, "test", every) for seed in seeds]
     at_shared = [table.accuracy(algorithm, shared, seed, "test") for seed in seeds]
     cost = table.result(algorithm, own, seeds[0], "test")
     cells = (
@@ -366,7 +381,8 @@ def main() -> None:
     head = f"algorithm|own η, γ|own best|at η = {shared[0]:g}, γ = {shared[1]:g}, best for CELGC"
     head += f"|settings within {100 * WITHIN:.0f} points|rounds|exchanges|MB|gradients"
     lines = [f"| {head.replace('|', ' | ')} |", "|---" * (head.count("|") + 1) + "|"]
-    lines += [row(table, name, tried[name], shared, seeds) for name in names]
+    follow = asked.target is not None
+    lines += [row(table, name, tried[name], shared, seeds, follow) for name in names]
     if asked.target is not None:
         head = f"algorithm|seeds that reach {asked.target:g}|rounds|exchanges|MB|gradients|seconds"
         lines += ["", f"| {head.replace('|', ' | ')} |", "|---" * (head.count("|") + 1) + "|"]

@@ -371,7 +371,7 @@ def test_most_repeats_decide_and_the_answer_says_how_many_they_were(
 
     r = Script(ends, differs_in).results()
     assert (r.needs_clipping, r.needs_correction, r.needs_fresh_correction) == (needed,) * 3
-    assert r.algorithm == ("episode_guarded" if needed else "fedavg")
+    assert r.simplest.algorithm == ("episode_guarded" if needed else "fedavg")
     assert findings._firmness(r, r.clipping) == findings._firmness(r, r.correction)
     assert said in findings._firmness(r, r.correction)
 
@@ -443,3 +443,31 @@ def test_a_short_run_is_that_of_the_algorithm_on_batches_of_its_own() -> None:
     assert found.after == found.worst == found.half
     assert found.after == pytest.approx(measurer.mean_gradient()[0], rel=1e-9)
     assert found.after < found.before
+
+
+@pytest.mark.parametrize(
+    ("way", "algorithm", "eta", "local_steps"),
+    [(1.2, "episode_trust", 2.0, 8), (0.7, "episode_unclipped", 1.0, 4)],
+)
+def test_measured_trust_is_recommended_at_its_own_settings_where_it_gets_lower(
+    way: float, algorithm: str, eta: float, local_steps: int
+) -> None:
+    """It bears twice the step size and twice the local steps of the others."""
+
+    def ends(name: str, eta: float, local_steps: int) -> float:
+        trusted = name == "episode_trust"
+        best, knee = (way, 8) if trusted else (0.9 if name.startswith("episode") else 0.5, 4)
+        there = 1.0 if eta == (2.0 if trusted else 1.0) else 0.3
+        return 2.0 - best * there * min(1.0, 0.4 * knee / local_steps if local_steps > knee else 1)
+
+    r = Script(ends).results()
+    assert (r.chosen.algorithm, r.chosen.eta, r.chosen.local_steps) == ("episode_unclipped", 1.0, 4)
+    assert r.needs_trust == (algorithm == "episode_trust")
+    found = r.recommended
+    assert (found.algorithm, found.eta, found.local_steps) == (algorithm, eta, local_steps)
+    assert r.recommends_clipping == r.needs_trust
+    assert r.trusted.local_steps == 4
+    assert ("use it" in findings.trust(r).because) == r.needs_trust
+    assert findings.algorithm(r).answer == algorithm
+    assert findings.step_size(r, [1.0]).answer == f"start from η = {eta:.2g}"
+    assert findings.local_steps(r).answer == f"about I = {local_steps}"

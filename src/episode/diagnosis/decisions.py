@@ -13,6 +13,7 @@ LITTLE = 0.1
 PLAIN, CLIPPED = "episode_unclipped", "episode_guarded"
 UNCORRECTED = {PLAIN: "fedavg", CLIPPED: "celgc"}
 REMEMBERED = {PLAIN: "scaffold", CLIPPED: "scaffold_clipped"}
+TRUSTED = "episode_trust"
 
 
 @dataclass(frozen=True)
@@ -92,18 +93,24 @@ class ShortRuns:
     """Corrected steps without clipping, at the η chosen for clipped ones."""
     chosen: ShortRun
     """The better of `plain` and `clipped`, with as many local steps as pay off."""
-    beyond: ShortRun | None
-    """The same with twice the local steps, if that was tried."""
     uncorrected: ShortRun
     """The chosen settings without corrections."""
     remembered: ShortRun
     """The chosen settings with SCAFFOLD's corrections: one exchange per round instead of two."""
+    trusted: ShortRun
+    """Measured trust, with clipping, at the chosen I and the η that suits it."""
+    recommended: ShortRun
+    """The algorithm to use, and its settings."""
+    beyond: ShortRun | None
+    """The corrected steps that were recommended, with twice the local steps, if that was tried."""
     clipping: Votes
     """Whether clipped steps at some η are more than twice as fast as plain ones at any η."""
     correction: Votes
     """Whether f gets lower with corrections than without."""
     fresh_correction: Votes
     """Whether f gets lower with fresh corrections than with SCAFFOLD's."""
+    trust: Votes
+    """Whether f gets lower with measured trust than with the simplest other algorithm."""
 
     @property
     def stuck(self) -> bool:
@@ -146,12 +153,21 @@ class ShortRuns:
         return self.fresh_correction.answer
 
     @property
-    def algorithm(self) -> str:
-        """The simplest algorithm that did as well as any other."""
-        steps = CLIPPED if self.needs_clipping else PLAIN
+    def needs_trust(self) -> bool:
+        """Whether most runs say that f gets lower with measured trust."""
+        return self.trust.answer
+
+    @property
+    def simplest(self) -> ShortRun:
+        """The simplest algorithm that did as well as any other without measured trust."""
         if not self.needs_correction:
-            return UNCORRECTED[steps]
-        return steps if self.needs_fresh_correction else REMEMBERED[steps]
+            return self.uncorrected
+        return self.chosen if self.needs_fresh_correction else self.remembered
+
+    @property
+    def recommends_clipping(self) -> bool:
+        """Whether the recommended algorithm clips."""
+        return self.needs_clipping or self.needs_trust
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -115,6 +115,21 @@ def correction(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Findin
     )
 
 
+def trust(runs: ShortRuns) -> Finding:
+    """Say whether corrections should be believed only as far as clients measure them to hold."""
+    ours, other = runs.trusted, runs.simplest
+    advice = "use it" if runs.needs_trust else "that is no better, so leave it out"
+    return Finding(
+        "Is measured trust worth it?",
+        f"{'yes' if runs.needs_trust else 'no'}, at I = {ours.local_steps}",
+        "A client can measure at every step how much of its correction still holds, and add only "
+        f"that much. With this and clipping (episode_trust, η = {ours.eta:.2g}, I = "
+        f"{ours.local_steps}) f ended at {ours.after:.3g}; with {other.algorithm}, η = "
+        f"{other.eta:.2g}, I = {other.local_steps}, the best choice without it, at "
+        f"{other.after:.3g}: {advice}. {_firmness(runs, runs.trust)}",
+    )
+
+
 def threshold(
     runs: ShortRuns, points: Sequence[Point], e: Estimates, quantiles: dict[str, float]
 ) -> Finding:
@@ -124,9 +139,9 @@ def threshold(
         theorem = "never clips, because L1 is estimated as 0"
     if math.isnan(e.theorem_threshold):
         theorem = "does not apply, because L0 or Δ is estimated as 0"
-    start = runs.chosen.threshold
-    answer = f"start from {start:.2g}, so γ = {start * runs.chosen.eta:.2g}"
-    if not runs.needs_clipping:
+    start = runs.recommended.threshold
+    answer = f"start from {start:.2g}, so γ = {start * runs.recommended.eta:.2g}"
+    if not runs.recommends_clipping:
         answer = f"none: do not clip (at {start:.2g} or more, clipping costs next to nothing)"
     usual = f"{usual_step_norm(points):.2g} (before multiplying by η)"
     return Finding(
@@ -141,11 +156,12 @@ def threshold(
 
 def step_size(runs: ShortRuns, accepted: Sequence[float]) -> Finding:
     """Say which η to start from; `accepted` are the step sizes of the line search."""
-    tried = sorted({r.eta for r in matching(runs.runs, algorithm=runs.chosen.algorithm)})
+    chosen = runs.recommended if runs.needs_trust else runs.chosen
+    tried = sorted({r.eta for r in matching(runs.runs, algorithm=chosen.algorithm)})
     low, middle, high = np.quantile(accepted, [0.25, 0.5, 0.75])
     return Finding(
         "Which step size?",
-        f"start from η = {runs.chosen.eta:.2g}",
+        f"start from η = {chosen.eta:.2g}",
         f"Of the step sizes tried ({', '.join(f'{eta:.2g}' for eta in tried)}), it is the smallest "
         "whose short run ended about as low as the best. For comparison, gradient descent with a "
         f"line search took steps of {low:.2g} to {high:.2g} (quartiles; median {middle:.2g}).",
@@ -154,12 +170,13 @@ def step_size(runs: ShortRuns, accepted: Sequence[float]) -> Finding:
 
 def local_steps(runs: ShortRuns) -> Finding:
     """Say how many local steps per round pay off."""
-    tried = matching(runs.runs, algorithm=runs.chosen.algorithm, eta=runs.chosen.eta)
+    chosen = runs.recommended if runs.needs_trust else runs.chosen
+    tried = matching(runs.runs, algorithm=chosen.algorithm, eta=chosen.eta)
     tried.sort(key=lambda r: r.local_steps)
     ends = ", ".join(f"{r.after:.3g} (I = {r.local_steps}, halfway {r.half:.3g})" for r in tried)
     return Finding(
         "How many local steps per round?",
-        f"about I = {runs.chosen.local_steps}",
+        f"about I = {chosen.local_steps}",
         "Up to there, doubling I saves communication rounds: f ends as low as it was halfway "
         f"through the run with half as many local steps. f ended at {ends}."
         + ("" if runs.beyond else " Larger I were not tried."),
@@ -168,6 +185,15 @@ def local_steps(runs: ShortRuns) -> Finding:
 
 def algorithm(runs: ShortRuns) -> Finding:
     """Say which algorithm to use."""
+    if runs.needs_trust:
+        return Finding(
+            "Which algorithm?",
+            runs.recommended.algorithm,
+            "It clips steps that are too long, and corrects for client drift with fresh gradients "
+            "as far as each client measures them to hold. That takes two exchanges per round. The "
+            f"best choice without measured trust is {runs.simplest.algorithm} with "
+            f"η = {runs.simplest.eta:.2g} and I = {runs.simplest.local_steps}.",
+        )
     clips = "clips steps that are too long" if runs.needs_clipping else "does not clip"
     if not runs.needs_correction:
         because = f"It {clips} and does not correct for client drift, as found above."
@@ -179,7 +205,7 @@ def algorithm(runs: ShortRuns) -> Finding:
             f"and at {runs.remembered.after:.3g} with stored ones, which take one. "
             f"{_firmness(runs, runs.fresh_correction)}"
         )
-    return Finding("Which algorithm?", runs.algorithm, because)
+    return Finding("Which algorithm?", runs.simplest.algorithm, because)
 
 
 def limits(e: Estimates, runs: ShortRuns) -> tuple[str, ...]:

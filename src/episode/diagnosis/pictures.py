@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from episode.diagnosis.decisions import CLIPPED, PLAIN, ShortRun, matching
+from episode.diagnosis.decisions import CLIPPED, PLAIN, TRUSTED, ShortRun, matching
 from episode.diagnosis.diagnose import Diagnosis
 from episode.results.figures import as_image, new_figure
 
@@ -76,13 +76,15 @@ def noise(axis: Any, d: Diagnosis) -> None:
 
 
 def step_sizes(axis: Any, d: Diagnosis) -> None:
-    """Draw the final loss of short runs against η, with clipping and without."""
-    first = d.short_runs.plain.local_steps
-    for name, label, colour, mark in (
-        (CLIPPED, "with clipping", BLUE, "o-"),
-        (PLAIN, "without clipping", ORANGE, "x--"),
+    """Draw the final loss of short runs against η: with clipping, without, with measured trust."""
+    first, at = d.short_runs.plain.local_steps, d.short_runs.trusted.local_steps
+    trusted = "measured trust" if at == first else f"measured trust, I = {at}"
+    for name, steps, label, colour, mark in (
+        (CLIPPED, first, "with clipping", BLUE, "o-"),
+        (PLAIN, first, "without clipping", ORANGE, "x--"),
+        (TRUSTED, at, trusted, GREEN, "+:"),
     ):
-        found = matching(d.short_runs.runs, algorithm=name, local_steps=first)
+        found = matching(d.short_runs.runs, algorithm=name, local_steps=steps)
         _final_losses(axis, d, "eta", found, label, colour, mark)
     axis.set_xscale("log", base=2)
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
@@ -95,9 +97,12 @@ def local_steps(axis: Any, d: Diagnosis) -> None:
     found = matching(runs.runs, algorithm=chosen.algorithm, eta=chosen.eta)
     label = f"{chosen.algorithm}, η = {chosen.eta:.2g}"
     _final_losses(axis, d, "local_steps", found, label, BLUE, "o-")
-    for run, colour, mark in ((runs.uncorrected, ORANGE, "x"), (runs.remembered, GREEN, "+")):
+    for run, colour, mark in ((runs.uncorrected, ORANGE, "x"), (runs.remembered, RED, "s")):
         _final_losses(axis, d, "local_steps", [run], run.algorithm, colour, mark)
-    counts = sorted({r.local_steps for r in found})
+    ours = matching(runs.runs, algorithm=TRUSTED, eta=runs.trusted.eta)
+    label = f"{TRUSTED}, η = {runs.trusted.eta:.2g}"
+    _final_losses(axis, d, "local_steps", ours, label, GREEN, "+:")
+    counts = sorted({r.local_steps for r in found + ours})
     axis.set_xscale("log", base=2)
     axis.set_xticks(counts, [str(c) for c in counts])
     axis.set(xlabel="I, local steps per round (same number of iterations)")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -22,6 +22,7 @@ from episode.diagnosis.decisions import (
     CLIPPED,
     PLAIN,
     REMEMBERED,
+    TRUSTED,
     UNCORRECTED,
     ShortRun,
     ShortRuns,
@@ -49,7 +50,7 @@ MEASURED_AFTER = (0.5, 0.75, 0.875, 1.0)
 
 
 def try_settings(runner: ShortRunner, eta: float, most: int) -> ShortRuns:
-    """Choose η with and without clipping, then I; then try the choice with other corrections."""
+    """Choose η with and without clipping, then I; then try other corrections and measured trust."""
     first = min(FIRST_LOCAL_STEPS, most, runner.iterations)
     plain = runner.best_eta(PLAIN, eta, first)
     clipped = runner.best_eta(CLIPPED, eta, first)
@@ -73,15 +74,28 @@ def try_settings(runner: ShortRunner, eta: float, most: int) -> ShortRuns:
     uncorrected = runner.run(UNCORRECTED[chosen.algorithm], chosen.eta, chosen.local_steps)
     remembered = runner.run(REMEMBERED[chosen.algorithm], chosen.eta, chosen.local_steps)
     kinds: list[tuple[ShortRun, ...]] = [(chosen, uncorrected, remembered)]
-    runs = tuple(runner.done[key] for key in runner.done if key[-1] == 0)
     kinds += runner.repeats(chosen, uncorrected, remembered)
-    return ShortRuns(
-        runner.iterations, runs, plain, clipped, plain_there, chosen, beyond, uncorrected,
-        remembered,
-        clipping=clipping,
+    found = ShortRuns(
+        runner.iterations, tuple(runner.done.values()),
+        plain, clipped, plain_there, chosen, uncorrected, remembered,
+        trusted=runner.best_eta(TRUSTED, chosen.eta, chosen.local_steps),
+        recommended=chosen, beyond=beyond, clipping=clipping,
         correction=Votes(tuple(pays_off(fresh, without) for fresh, without, _ in kinds)),
         fresh_correction=Votes(tuple(pays_off(fresh, stored) for fresh, _, stored in kinds)),
+        trust=Votes(()),
     )  # fmt: skip
+    return _with_recommendation(runner, found, most)
+
+
+def _with_recommendation(runner: ShortRunner, found: ShortRuns, most: int) -> ShortRuns:
+    """Compare measured trust with the simplest of the others, and name the better one."""
+    pairs = [(found.trusted, found.simplest), *runner.repeats(found.trusted, found.simplest)]
+    trust = Votes(tuple(pays_off(ours, other) for ours, other in pairs))
+    recommended, beyond = found.simplest, found.beyond
+    if trust.answer:
+        recommended, beyond = runner.most_local_steps(found.trusted, most)
+    runs = tuple(runner.done[key] for key in runner.done if key[-1] == 0)
+    return replace(found, runs=runs, trust=trust, recommended=recommended, beyond=beyond)
 
 
 @dataclass

@@ -19,13 +19,15 @@ class Verdict:
     """Recommended settings, the reasons for them, and what cannot be known from here."""
 
     clipping: bool
-    """Whether clipping is needed at `eta`."""
+    """Whether clipping is needed, at the η that suits corrected steps."""
     correction: bool
-    """Whether corrections are needed at `eta` and `local_steps`."""
+    """Whether corrections are needed, at the settings that suit corrected steps."""
+    trust: bool
+    """Whether measured trust gets lower than any algorithm without it."""
     algorithm: str
     eta: float
     threshold: float
-    """γ/η to start from; infinite if clipping is not needed."""
+    """γ/η to start from; infinite if `algorithm` does not clip."""
     theorem_threshold: float
     """γ/η of Theorem 1 for the estimated constants; NaN if it does not apply to them."""
     local_steps: int
@@ -75,11 +77,12 @@ def reach_verdict(
     return Verdict(
         clipping=runs.needs_clipping,
         correction=runs.needs_correction,
-        algorithm=runs.algorithm,
-        eta=runs.chosen.eta,
-        threshold=runs.chosen.threshold if runs.needs_clipping else math.inf,
+        trust=runs.needs_trust,
+        algorithm=runs.recommended.algorithm,
+        eta=runs.recommended.eta,
+        threshold=runs.recommended.threshold if runs.recommends_clipping else math.inf,
         theorem_threshold=e.theorem_threshold,
-        local_steps=runs.chosen.local_steps,
+        local_steps=runs.recommended.local_steps,
         plain_eta=runs.plain.eta,
         clipping_from=edge[0].eta if edge else None,
         price=max(smoothness) / usual if usual > 0 else 1.0,
@@ -87,6 +90,7 @@ def reach_verdict(
         findings=(
             findings.clipping(runs, points, e),
             findings.correction(runs, points, e),
+            findings.trust(runs),
             findings.threshold(runs, points, e, quantiles),
             findings.step_size(runs, step_sizes),
             findings.local_steps(runs),
