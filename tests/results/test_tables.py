@@ -14,7 +14,7 @@ from rich.console import Console
 from episode.catalogue import CELLS, cell_name
 from episode.core import ALGORITHMS, Algorithm
 from episode.results.figures import STYLES
-from episode.results.groups import group_runs, without_copies
+from episode.results.groups import differing_keys, group_runs, settings_of, without_copies
 from episode.results.run_tables import full_table, short_table
 from episode.results.store import find_runs
 
@@ -152,3 +152,12 @@ def test_on_a_narrow_terminal_words_are_wrapped_and_metrics_are_whole(tmp_path: 
         assert "…" not in shown
         assert max(map(len, shown.splitlines())) <= width
         assert ("test_accuracy" in shown) is (width == 200)
+
+
+def test_a_piece_of_the_algorithm_has_one_key_for_its_name() -> None:
+    configs = [{"algorithm": ALGORITHMS[name].to_dict()} for name in ("episode", "episode_trust")]
+    full, measured = (settings_of(config) for config in configs)
+    assert (full["algorithm.trust"], measured["algorithm.trust"]) == ("full", "measured")
+    assert measured["algorithm.trust.full_from"] == 0.9
+    differing = differing_keys([full, measured])
+    assert differing == ["algorithm.clipping", "algorithm.trust", "algorithm.trust.full_from"]

@@ -14,6 +14,7 @@ from episode import EpisodeError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
+import fair_summary  # noqa: E402
 import fair_tables  # noqa: E402
 
 SETTINGS = [(0.1, 1.0), (0.5, 1.0)]
@@ -97,3 +98,41 @@ def test_the_published_record_has_the_settings_of_the_demo(tmp_path: Path) -> No
     published = fair_tables.Table(fair_tables.DIGITS, {}, tmp_path / "digits", record)
     found = {name: fair_tables.best(published.tried(name)) for name in fair_tables.BEST}
     assert found == fair_tables.BEST
+
+
+def test_the_summary_finds_the_best_settings_and_leaves_out_what_was_not_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CELGC is best at η = 1, γ = 0.3, EPISODE at (3, 0.1); SNLI was tuned with one seed."""
+    record = fair_tables.Record(tmp_path / "runs.csv")
+
+    def add(algorithm: str, eta: float, gamma: float, seed: int, split: str, value: float) -> None:
+        key = ("snli", algorithm, f"{eta:g}", f"{gamma:g}", str(seed), split)
+        record.add(dict(zip(fair_tables.KEY, key, strict=True)) | {"accuracy": str(value)})
+
+    for algorithm, peak in (("celgc", (1.0, 0.3)), ("episode", (3.0, 0.1))):
+        for eta, gamma in fair_tables.COMPARISONS["snli"].settings(algorithm):
+            distance = abs(eta - peak[0]) + abs(gamma - peak[1])
+            add(algorithm, eta, gamma, 0, "validation", 0.6 - 0.1 * distance)
+    for seed, accuracy in ((3, 0.5), (4, 0.7)):
+        add("celgc", 1.0, 0.3, seed, "test", accuracy)
+        add("episode", 3.0, 0.1, seed, "test", accuracy + 0.1)
+    add("episode_trust", 1.0, 0.3, 3, "test", 0.9)  # not tuned, so it has no setting of its own
+    results = fair_summary.Results.of(record, "snli", 4)
+    assert results.shared == (1.0, 0.3)
+    assert results.means("celgc") == ([0.5, 0.7], [0.5, 0.7])
+    assert results.means("episode") == (pytest.approx([0.6, 0.8]), [])
+    assert results.means("episode_trust") == ([], [0.9])
+    assert results.near("celgc", 0.6) == 2  # γ of 0.1 and 0.3
+    fair_summary.by_local_steps(record, "snli", (4, 8))
+    lines = capsys.readouterr().out.splitlines()
+    assert "| celgc | 0.600 ± 0.141 (1, 0.3) | 0.600 ± 0.141 | – | 2, – of 9 |" in lines
+    assert "| episode | 0.700 ± 0.141 (3, 0.1) | – | – | 2, – of 9 |" in lines
+    assert not any("scaffold" in line for line in lines)
+
+
+def test_steps_that_exchange_every_time_are_the_same_at_every_number_of_local_steps() -> None:
+    record = fair_tables.Record(EXAMPLES.parent / "docs/fair_runs.csv")
+    at = {i: fair_summary.Results.of(record, "digits", i) for i in (4, 8)}
+    assert at[4].means("naive_parallel_clip")[0] == at[8].means("naive_parallel_clip")[0] != []
+    assert at[4].means("celgc")[0] != at[8].means("celgc")[0]

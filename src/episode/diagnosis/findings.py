@@ -58,7 +58,7 @@ def clipping(runs: ShortRuns, points: Sequence[Point], e: Estimates) -> Finding:
         )
     else:
         answer = f"not at η = {plain.eta:.2g}"
-        because += " not more than twice as fast: train without it."
+        because += " not more than twice as fast: corrected steps do without it."
         if edge := runs.clipping_edge:
             answer += f"; yes at η ≥ {edge[0].eta:.2g}"
             because += (

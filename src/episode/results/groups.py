@@ -119,10 +119,16 @@ def task_of(run: StoredRun) -> str:
 
 
 def settings_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a config to dotted keys, without those in `NOT_SETTINGS`."""
+    """Flatten a config to dotted keys, without those in `NOT_SETTINGS`.
+
+    A piece of the algorithm has one key for its name, whether or not it has settings of its own:
+    `algorithm.trust` is `full` or `measured`, which also has `algorithm.trust.full_from`.
+    """
     found: dict[str, Any] = {}
     for key, value in config.items():
         name = prefix + key
+        if key == "name" and prefix.startswith("algorithm.") and prefix != "algorithm.":
+            name = prefix.removesuffix(".")
         if isinstance(value, Mapping):
             found |= settings_of(value, f"{name}.")
         elif name not in NOT_SETTINGS:
