@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
 
 import episode
+from episode.diagnosis.findings import limits
 from episode.diagnosis.options import DiagnosisOptions
 
 
@@ -29,3 +31,12 @@ def test_a_diagnosis_says_what_it_measures_and_shows_itself_in_notebooks(
     for finding in found.verdict.findings:
         assert finding.question in page
     assert page.startswith("<table><caption>Diagnosis of Linear")
+    assert "In no short run did f fall by a tenth" not in str(found)
+    flat = tuple(
+        replace(r, half=0.95 * r.before, after=0.95 * r.before) for r in found.short_runs.runs
+    )
+    runs = replace(found.short_runs, runs=flat)
+    verdict = replace(found.verdict, unknown=limits(found.estimates, runs))
+    assert "In no short run did f fall by a tenth" in str(
+        replace(found, short_runs=runs, verdict=verdict)
+    )

@@ -94,7 +94,8 @@ class Diagnosis:
 
     def __str__(self) -> str:
         findings = [f"{f.question} {f.answer}\n    {f.because}" for f in self.verdict.findings]
-        return "\n".join([f"Diagnosis of {self.title}", GLOSSARY, *findings, *self.notes])
+        stuck = self.verdict.unknown[:1] if self.short_runs.stuck else ()
+        return "\n".join([f"Diagnosis of {self.title}", GLOSSARY, *findings, *stuck, *self.notes])
 
 
 def diagnose(

@@ -73,7 +73,7 @@ def _firmness(runs: ShortRuns, votes: Votes) -> str:
     """Say in how many repeats with other batches the answer was the same."""
     count = len(votes.votes)
     if runs.stuck:
-        return "The answer is not firm, because f hardly fell at any setting (see the limits)."
+        return "The answer is not firm, because f hardly fell at any setting."
     if votes.agreeing == count:
         return f"The answer is firm: it was the same in {count} repeats with other batches."
     return (
