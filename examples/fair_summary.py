@@ -11,8 +11,8 @@ rest. A dash stands for what was not played.
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -188,8 +188,13 @@ def ours_against_the_rest(record: Record) -> None:
 
 def main() -> None:
     """Read the record and print every table."""
-    here = Path(__file__).parents[1] / "docs" / "fair_runs.csv"
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else here
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    published = Path(__file__).parents[1] / "docs" / "fair_runs.csv"
+    parser.add_argument(
+        "record", type=Path, nargs="?", default=published,
+        help="CSV file that fair_tables.py has written (default: docs/fair_runs.csv)",
+    )  # fmt: skip
+    path = parser.parse_args().record
     if not path.is_file():
         raise EpisodeError(f"There is no record {path}: name the CSV file of fair_tables.py.")
     record = Record(path)
