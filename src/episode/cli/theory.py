@@ -151,9 +151,9 @@ def diagnose(
 ) -> None:
     """Measure curvature, noise and differences between clients, and recommend how to train.
 
-    It tells whether gradient clipping and corrections for client drift are needed, and which step
-    size and number of local steps to start from. For the folder of a run, measuring starts from its
-    checkpoint.
+    It tells whether gradient clipping, corrections for client drift, and measuring how far these
+    still hold are worth it, and which step size and number of local steps to start from. For the
+    folder of a run, measuring starts from its checkpoint.
     """
     from episode.diagnosis.options import DiagnosisOptions
     from episode.diagnosis.target import read_target
