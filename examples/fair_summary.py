@@ -1,12 +1,13 @@
-"""Print the tables of docs/results.md from a record of runs; nothing is trained.
+"""Print the tables of docs/results.md from the records of `fair_tables.py`; nothing is trained.
 
-    python examples/fair_summary.py                     # docs/fair_runs.csv
-    python examples/fair_summary.py runs/fair/runs.csv
+    python examples/fair_summary.py                                  # the published runs
+    python examples/fair_summary.py runs/fair/runs.csv --costs runs/fair/costs.csv
+    python examples/fair_summary.py --maps docs                      # draws the maps, too
 
-`fair_tables.py` plays the runs and writes the record. For every task there is a table of all
-algorithms at I = 4, 8 and 16 local steps, each at its own best setting and at the one that is best
-for CELGC; then one with clients that are more alike, and one that compares `episode_trust` with the
-rest. A dash stands for what was not played.
+For every task there is a table of all algorithms at I = 4, 8 and 16 local steps, each at its own
+best setting and at the one that is best for CELGC, and one of what a target costs. Then follow
+clients that are more alike, and `episode_trust` against the rest. A dash stands for what was not
+played.
 """
 
 from __future__ import annotations
@@ -18,10 +19,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from episode import ALGORITHMS, EpisodeError, Synchronous, Unclipped
-from fair_tables import COMPARISONS, WITHIN, Record, Setting, Table, best, spread
+from fair_comparisons import COMPARISONS, COST, COST_KEY, Record, Row, Setting, Table, best
+from fair_tables import WITHIN, cost_head, cost_row, draw_maps, spread
 
 LOCAL_STEPS = (4, 8, 16)
-TASKS = ("digits", "digits-by-pixel", "snli", "sentiment140", "cifar10")
+TASKS = {
+    "digits": "digits", "digits-by-pixel": "digits by pixel", "snli": "SNLI",
+    "sentiment140": "Sentiment140", "cifar10": "CIFAR-10",
+}  # fmt: skip
+"""Comparisons and what they are called in the tables."""
 LONGER = ("snli-recipe", "snli-longer")
 OURS, RIVALS = "episode_trust", ("celgc", "episode", "scaffold_clipped")
 ORDER = (
@@ -53,7 +59,7 @@ class Results:
     def tried(self, algorithm: str) -> dict[Setting, float]:
         """Return the validation accuracy of every setting; empty if one is missing."""
         table = self.table.tuned or self.table
-        if isinstance(ALGORITHMS[algorithm].correction, Synchronous):  # the same at every I
+        if not has_local_steps(algorithm):  # the same at every I
             table = Results._at_default(table)
         found = {}
         for setting in table.comparison.settings(algorithm):
@@ -67,7 +73,7 @@ class Results:
     def tested(self, algorithm: str, setting: Setting) -> list[float]:
         """Return the test accuracies at a setting, over all seeds in the record."""
         table = self.table
-        if isinstance(ALGORITHMS[algorithm].correction, Synchronous) and not table.tuned:
+        if not has_local_steps(algorithm) and not table.tuned:
             table = Results._at_default(table)
         values = [accuracy(table, algorithm, setting, s, "test") for s in range(3, 8)]
         return [v for v in values if v is not None]
@@ -93,6 +99,11 @@ def accuracy(table: Table, algorithm: str, setting: Setting, seed: int, split: s
     key = (table.folder.name, algorithm, f"{setting[0]:g}", f"{setting[1]:g}", str(seed), split)
     found = table.record.rows.get(key)
     return float(found["accuracy"]) if found else None
+
+
+def has_local_steps(algorithm: str) -> bool:
+    """Return whether clients step on their own between exchanges."""
+    return not isinstance(ALGORITHMS[algorithm].correction, Synchronous)
 
 
 def cell(values: Sequence[float]) -> str:
@@ -123,13 +134,37 @@ def by_local_steps(record: Record, task: str, counts: Sequence[int]) -> None:
         for results in found.values():
             tried = results.tried(name)
             own, shared = results.means(name)
-            row.append(f"{cell(own)} ({setting_text(name, best(tried))})" if own else "–")
+            again = not has_local_steps(name) and set(row[1:]) - {"–"}
+            text = f"{cell(own)} ({setting_text(name, best(tried))})" if own else "–"
+            row.append("the same" if own and again else text)
             if results.shared:
                 row.append(cell(shared))
             near.append(str(results.near(name, max(tried.values()))) if tried else "–")
         if set(row[1:]) != {"–"}:
             rows.append([*row, ", ".join(near) + f" of {len(COMPARISONS[task].settings(name))}"])
     print_table(head, rows)
+
+
+def costs_to_target(costs: Record, task: str) -> None:
+    """Print what the target of a task costs each algorithm at its own best setting."""
+    found: dict[str, dict[str, list[Row]]] = {}
+    for row in costs.rows.values():
+        if row["comparison"] == task:
+            found.setdefault(row["target"], {}).setdefault(row["algorithm"], []).append(row)
+    for target, runs in found.items():
+        lines = [cost_row(name, runs[name]) for name in ORDER if name in runs]
+        print(*cost_head(float(target)), *lines, "", sep="\n")
+
+
+def all_maps(record: Record, folder: Path) -> None:
+    """Draw the maps of every task that has been tuned."""
+    for task in TASKS:
+        results = Results.of(record, task, COMPARISONS[task].local_steps)
+        tried = {name: results.tried(name) for name in ORDER}
+        tried = {name: values for name, values in tried.items() if values}
+        if tried:
+            path = folder / f"{task.replace('-', '_')}_maps.png"
+            draw_maps(results.table.comparison, tried, path)
 
 
 def setting_text(algorithm: str, setting: Setting) -> str:
@@ -141,49 +176,56 @@ def setting_text(algorithm: str, setting: Setting) -> str:
 
 def more_alike(record: Record) -> None:
     """Print what clients that are more alike change, at the settings found without that."""
-    names = sorted({key[0] for key in record.rows if "-s" in key[0]})
+    names = {key[0].rpartition("-s")[::2] for key in record.rows if "-s" in key[0]}
     rows = []
-    for name in names:
-        task, _, similarity = name.rpartition("-s")
-        results = Results.of(record, task, COMPARISONS[task].local_steps, name)
-        for algorithm in ORDER:
+    for task, similarity in sorted(names, key=lambda n: (list(TASKS).index(n[0]), float(n[1]))):
+        steps = COMPARISONS[task].local_steps
+        results = Results.of(record, task, steps, f"{task}-s{similarity}")
+        cells = []
+        for algorithm in (*RIVALS, OURS):
             own, shared = results.means(algorithm)
-            if own or shared:
-                rows.append([task, similarity, algorithm, cell(own), cell(shared)])
-    print_table(["task", "s", "algorithm", "own best", "at CELGC's"], rows)
+            tried = results.tried(algorithm)
+            same = tried and best(tried) == results.shared
+            cells.append(f"{cell(own)} both ways" if same else f"{cell(own)} / {cell(shared)}")
+        rows.append([f"{TASKS[task]}, I = {steps}, s = {similarity}", *cells])
+    print_table(["own best / at CELGC's", *RIVALS, OURS], rows)
 
 
 def ours_against_the_rest(record: Record) -> None:
     """Print by how many points ours is ahead of the best rival, and averages over all tables."""
-    rows, ahead = [], {way: {rival: [] for rival in RIVALS} for way in (0, 1)}
-    for task in TASKS:
+    rows: list[list[str]] = []
+    ahead: dict[str, list[list[float]]] = {rival: [[], []] for rival in RIVALS}
+    for task, title in TASKS.items():
         for i in LOCAL_STEPS:
             results = Results.of(record, task, i)
             means = {name: results.means(name) for name in (OURS, *RIVALS)}
-            if not all(means[OURS]):
+            if not all(map(all, means.values())):
                 continue
-            points: list[str] = []
-            for way in (1, 0):
-                mine = statistics.mean(means[OURS][way])
+            for way in (0, 1):
                 for rival in RIVALS:
-                    if means[rival][way]:
-                        ahead[way][rival].append(100 * (mine - statistics.mean(means[rival][way])))
-                points.append(f"{min(ahead[way][r][-1] for r in RIVALS if means[r][way]):+.1f}")
-            tried = {name: results.tried(name) for name in (OURS, *RIVALS)}
-            top = max(max(values.values()) for values in tried.values() if values)
-            own = [results.near(n, max(v.values())) if v else "–" for n, v in tried.items()]
-            of_all = [results.near(n, top) if v else "–" for n, v in tried.items()]
-            row = [f"{task}, I = {i}", *points, ", ".join(map(str, own))]
-            rows.append([*row, ", ".join(map(str, of_all)), str(len(tried[OURS]))])
+                    mine, theirs = (statistics.mean(means[name][way]) for name in (OURS, rival))
+                    ahead[rival][way].append(100 * (mine - theirs))
+            points = [f"{min(ahead[rival][way][-1] for rival in RIVALS):+.1f}" for way in (1, 0)]
+            rows.append([f"{title}, I = {i}", *points, *near_the_best(results)])
     names = ", ".join((OURS, *RIVALS))
-    head = ["task", "all at CELGC's best", "each at its own best"]
-    head += [f"settings near the own best: {names}", f"settings near the best of all: {names}"]
-    print_table([*head, "of"], rows)
-    for way, said in ((1, "all at CELGC's best setting"), (0, "each at its own best")):
-        parts = [
-            f"{rival} by {statistics.mean(v):.1f} (of {len(v)})" for rival, v in ahead[way].items()
+    head = ["task", "all at CELGC's best setting", "each at its own best"]
+    head += [f"settings near the own best: {names}", "near the best of the four"]
+    print_table(head, rows)
+    if rows:
+        averages = [
+            [rival, *(f"{statistics.mean(ways[way]):+.1f}" for way in (1, 0))]
+            for rival, ways in ahead.items()
         ]
-        print(f"On average, {said}, {OURS} is ahead of", ", ".join(parts))
+        print_table([f"{OURS} against, mean of {len(rows)}", *head[1:3]], averages)
+
+
+def near_the_best(results: Results) -> tuple[str, str]:
+    """Count settings near the best of ours and each rival: its own, and that of all of them."""
+    tried = {name: results.tried(name) for name in (OURS, *RIVALS)}
+    top = max(max(values.values()) for values in tried.values())
+    own = ", ".join(str(results.near(name, max(v.values()))) for name, v in tried.items())
+    of_all = ", ".join(str(results.near(name, top)) for name in tried)
+    return f"{own} of {len(tried[OURS])}", of_all
 
 
 def main() -> None:
@@ -194,20 +236,32 @@ def main() -> None:
         "record", type=Path, nargs="?", default=published,
         help="CSV file that fair_tables.py has written (default: docs/fair_runs.csv)",
     )  # fmt: skip
-    path = parser.parse_args().record
-    if not path.is_file():
-        raise EpisodeError(f"There is no record {path}: name the CSV file of fair_tables.py.")
-    record = Record(path)
-    for task in TASKS:
-        print(f"## {task}\n")
+    parser.add_argument(
+        "--costs", type=Path, default=published.with_name("fair_costs.csv"),
+        help="CSV file of costs that fair_tables.py has written (default: docs/fair_costs.csv)",
+    )  # fmt: skip
+    parser.add_argument("--maps", type=Path, help="existing folder, to draw the maps into")
+    asked = parser.parse_args()
+    for path in (asked.record, asked.costs):
+        if not path.is_file():
+            raise EpisodeError(f"There is no record {path}: name a CSV file of fair_tables.py.")
+    if asked.maps is not None and not asked.maps.is_dir():
+        raise EpisodeError(f"There is no folder {asked.maps}: make it, or name another.")
+    record, costs = Record(asked.record), Record(asked.costs, COST_KEY, COST)
+    for task, title in TASKS.items():
+        print(f"## {title}\n")
         by_local_steps(record, task, LOCAL_STEPS)
+        costs_to_target(costs, task)
     for task in LONGER:
         print(f"## {task}\n")
         by_local_steps(record, task, (4,))
+        costs_to_target(costs, task)
     print("## Clients that are more alike\n")
     more_alike(record)
     print("## Ours against the rest\n")
     ours_against_the_rest(record)
+    if asked.maps is not None:
+        all_maps(record, asked.maps)
 
 
 if __name__ == "__main__":

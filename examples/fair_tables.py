@@ -19,231 +19,38 @@ are more or less alike, and the settings are those found without it. With `--tar
 tells what it cost, at the own best setting, until the test accuracy was reached.
 
 Every run that has ended is a line of a CSV file, `--record`, and is not played again: a stopped
-script goes on where it was. docs/fair_runs.csv has most of the runs of docs/results.md; with a copy
-of it as the record, only the others are played.
+script goes on where it was. docs/fair_runs.csv has the runs of docs/results.md, and
+docs/fair_costs.csv the costs to a target: with copies of them as `--record` and `--costs`, only
+what is missing is played. `fair_summary.py` prints all tables from them.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import itertools
-import json
 import statistics
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from episode import ALGORITHMS, EpisodeError, Synchronous, Unclipped
+from episode import ALGORITHMS, EpisodeError, Unclipped
 from episode.results.figures import as_image, new_figure
-from episode.runs.config import Experiment
-from episode.runs.trainer import job_of, train
 from episode.studies.demo import BEST
+from fair_comparisons import (
+    COMPARISONS,
+    COST,
+    COST_KEY,
+    Comparison,
+    Record,
+    Row,
+    Setting,
+    Table,
+    best,
+)  # fmt: skip
 
-Setting = tuple[float, float]
-"""η and γ."""
 WITHIN = 0.02
 """A setting is good if its accuracy is at most so far below the algorithm's best."""
-
-KEY = ("comparison", "algorithm", "eta", "gamma", "seed", "split")
-RESULT = ("status", "accuracy", "train_loss", "rounds", "exchanges", "megabytes", "gradients")
-Row = dict[str, str]
-"""A run in the record: KEY names it, RESULT is how it ended."""
-
-
-class Record:
-    """Every run that has ended, one a line of a CSV file; no run in it is played again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows: dict[tuple[str, ...], Row] = {}
-        if path.exists():
-            head = ",".join([*KEY, *RESULT]) + "\n"
-            text = path.read_text() if path.is_file() else "a folder"
-            if not head.startswith(text[: len(head)]):
-                raise EpisodeError(f"{path} is not a record of runs: name another file, or none.")
-            whole = text[: text.rfind("\n") + 1]  # a last line that was cut off is played again
-            if whole != text:
-                path.write_text(whole)
-            rows = csv.DictReader(io.StringIO(whole))
-            self.rows = {tuple(row[name] for name in KEY): row for row in rows}
-
-    def add(self, row: Row) -> None:
-        """Keep a run, and write it to the end of the file."""
-        self.rows[tuple(row[name] for name in KEY)] = row
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", newline="") as file:
-            lines = csv.DictWriter(file, [*KEY, *RESULT], lineterminator="\n")
-            if not file.tell():
-                lines.writeheader()
-            lines.writerow(row)
-
-
-def outcome(folder: Path, split: str) -> Row:
-    """Return how the run in a folder ended; the accuracy of one that diverged is 0."""
-    end = json.loads((folder / "summary.json").read_text())
-    finished = end["status"] == "finished"
-    metrics = end["metrics"] if finished else {}
-    return {
-        "status": end["status"],
-        "accuracy": str(metrics.get(f"{split}_accuracy", 0.0)),
-        "train_loss": str(metrics.get("train_loss", "")),
-        "rounds": str(end["rounds"]),
-        "exchanges": str(end["exchanges"]),
-        "megabytes": f"{(end['bytes_up'] + end['bytes_down']) / 1e6:.1f}",
-        "gradients": str(end["gradients"]),
-    }
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A task, its budget, and the settings to try; all algorithms get equally many."""
-
-    task: dict[str, Any]
-    iterations: int
-    local_steps: int
-    etas: tuple[float, ...]
-    gammas: tuple[float, ...]
-    etas_unclipped: tuple[float, ...]
-    tuned_with: tuple[int, ...] = (0,)
-    """Seeds of the trials; a setting is as good as its mean over them."""
-    evaluate_every: int = 8
-    """Iterations from one evaluation to the next, where costs to a target are counted."""
-
-    def rounds_between_evaluations(self, algorithm: str) -> int:
-        """Return `evaluate_every` as rounds of an algorithm."""
-        synchronous = isinstance(ALGORITHMS[algorithm].correction, Synchronous)
-        return max(1, self.evaluate_every // (1 if synchronous else self.local_steps))
-
-    def settings(self, algorithm: str) -> list[Setting]:
-        """Return what is tried for an algorithm."""
-        if isinstance(ALGORITHMS[algorithm].clipping, Unclipped):
-            return [(eta, 1.0) for eta in self.etas_unclipped]
-        return list(itertools.product(self.etas, self.gammas))
-
-
-DIGITS = Comparison(
-    {"name": "digits"}, 480, 8,
-    etas=(0.12, 0.5, 2.0), gammas=(0.03, 0.1, 0.3, 1.0),
-    etas_unclipped=(0.008, 0.015, 0.03, 0.06, 0.09, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0),
-    tuned_with=(0, 1, 2),
-)  # fmt: skip
-COMPARISONS = {
-    "digits": DIGITS,
-    "digits-by-pixel": Comparison(
-        {"name": "digits", "time_steps": 64}, 480, 8,
-        etas=(0.12, 0.5, 2.0), gammas=(0.03, 0.1, 0.3, 1.0), etas_unclipped=DIGITS.etas_unclipped,
-        tuned_with=(0, 1, 2),
-    ),
-    "snli": Comparison(
-        {"name": "snli", "similarity": 10}, 400, 4,
-        etas=(0.3, 1.0, 3.0), gammas=(0.1, 0.3, 1.0),
-        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), evaluate_every=20,
-    ),
-    "snli-recipe": Comparison(
-        {"name": "snli", "similarity": 30}, 2400, 4,
-        etas=(1.0,), gammas=(0.1, 0.3, 1.0), etas_unclipped=(0.1, 0.3, 1.0), evaluate_every=120,
-    ),
-    "snli-longer": Comparison(
-        {"name": "snli", "similarity": 10, "batch_size": 64, "hidden": 128, "classifier": 128},
-        1680, 4,
-        etas=(1.0,), gammas=(0.1, 0.3, 1.0), etas_unclipped=(0.1, 0.3, 1.0), evaluate_every=120,
-    ),
-    "sentiment140": Comparison(
-        {"name": "sentiment140", "similarity": 0}, 240, 4,
-        etas=(0.3, 1.0, 3.0), gammas=(0.1, 0.3, 1.0),
-        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), evaluate_every=8,
-    ),
-    "cifar10": Comparison(
-        {"name": "cifar10", "similarity": 50, "model": "resnet8", "width": 8, "norm": "batch",
-         "batch_size": 16}, 200, 8,
-        etas=(0.1, 0.3, 1.0), gammas=(0.1, 0.5, 2.0),
-        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0), evaluate_every=16,
-    ),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Table:
-    """A comparison that is being made, and where its runs go."""
-
-    comparison: Comparison
-    given: dict[str, Any]
-    folder: Path
-    record: Record
-    tuned: Table | None = None
-    """The table whose settings are used; None to find them here."""
-
-    def played(
-        self, algorithm: str, setting: Setting, seed: int, split: str, every: int = 0
-    ) -> Path:
-        """Return the folder of a run, which is played unless it has ended before."""
-        c = self.comparison
-        eta, gamma = setting
-        experiment = Experiment.from_dict(
-            {
-                "seed": seed,
-                "task": {**c.task, **self.given, "evaluate_on": split},
-                "algorithm": algorithm,
-                "schedule": {"eta": eta, "gamma": gamma},
-                "budget": {"rounds": c.iterations // c.local_steps, "local_steps": c.local_steps},
-                "record": {"evaluate_every": every},
-            }
-        )
-        name = f"{algorithm}-eta{eta:g}-gamma{gamma:g}-seed{seed}-{split}"
-        folder = self.folder / (f"{name}-every{every}" if every else name)
-        if not (folder / "summary.json").exists():
-            train(job_of(experiment), folder)
-        return folder
-
-    def result(
-        self, algorithm: str, setting: Setting, seed: int, split: str, every: int = 0
-    ) -> Row:
-        """Return how a run ended; it is played unless it is in the record."""
-        eta, gamma = (f"{value:g}" for value in setting)
-        key = (self.folder.name, algorithm, eta, gamma, str(seed), split)
-        if key not in self.record.rows:
-            ended = outcome(self.played(algorithm, setting, seed, split, every), split)
-            self.record.add(dict(zip(KEY, key, strict=True)) | ended)
-        return self.record.rows[key]
-
-    def first_at(
-        self, algorithm: str, setting: Setting, seed: int, target: float
-    ) -> dict[str, Any] | None:
-        """Return the first record whose test accuracy is the target or more; None if none is."""
-        every = self.comparison.rounds_between_evaluations(algorithm)
-        folder = self.played(algorithm, setting, seed, "test", every)
-        for record in map(json.loads, (folder / "rounds.jsonl").read_text().splitlines()):
-            if (record.get("metrics") or {}).get("test_accuracy", 0.0) >= target:
-                return dict(record)
-        return None
-
-    def accuracy(
-        self, algorithm: str, setting: Setting, seed: int, split: str, every: int = 0
-    ) -> float:
-        """Return the accuracy of a run; 0 if it diverged."""
-        accuracy = float(self.result(algorithm, setting, seed, split, every)["accuracy"])
-        print(f"{algorithm} eta {setting[0]:g} gamma {setting[1]:g} seed {seed} {split}: "
-              f"{accuracy:.3f}", flush=True)  # fmt: skip
-        return accuracy
-
-    def tried(self, algorithm: str) -> dict[Setting, float]:
-        """Return the validation accuracy of every setting, the mean over the seeds of trials."""
-        if self.tuned:
-            return self.tuned.tried(algorithm)
-        c = self.comparison
-        return {
-            s: statistics.mean(self.accuracy(algorithm, s, k, "validation") for k in c.tuned_with)
-            for s in c.settings(algorithm)
-        }
-
-
-def best(tried: dict[Setting, float]) -> Setting:
-    """Return the setting of the highest accuracy; of equal ones, the first."""
-    return max(tried, key=lambda setting: tried[setting])
 
 
 def spread(values: Sequence[float]) -> str:
@@ -280,50 +87,65 @@ def row(
     return f"| {' | '.join(cells)} |"
 
 
-def cost_row(
-    table: Table, algorithm: str, own: Setting, seeds: Sequence[int], target: float
-) -> str:
-    """Format what an algorithm needs to the target: medians of the seeds that reach it."""
-    firsts = [table.first_at(algorithm, own, seed, target) for seed in seeds]
-    reached = [first for first in firsts if first]
-    cells = [algorithm, f"{len(reached)} of {len(seeds)}"]
-    if reached:
-        rounds = statistics.median(first["round"] + 1 for first in reached)
-        sent = statistics.median(first["bytes_up"] + first["bytes_down"] for first in reached)
-        exchanges, gradients, seconds = (
-            statistics.median(first[name] for first in reached)
-            for name in ("exchanges", "gradients", "seconds")
-        )
-        cells += [f"{rounds:g}", f"{exchanges:g}", f"{sent / 1e6:.1f}", f"{gradients:,.0f}"]
-        cells += [f"{seconds:.1f}"]
-    cells += ["–"] * (7 - len(cells))
+def cost_row(algorithm: str, costs: Sequence[Row]) -> str:
+    """Format what an algorithm needs to the target: medians of the runs that reach it."""
+    reached = [cost for cost in costs if cost["rounds"]]
+    cells = [algorithm, f"{len(reached)} of {len(costs)}"]
+    for name in COST:
+        if not reached:
+            cells.append("–")
+            continue
+        median = statistics.median(float(cost[name]) for cost in reached)
+        decimals = 1 if name in ("megabytes", "seconds") or median % 1 else 0
+        cells.append(f"{median:,.{decimals}f}")
     return f"| {' | '.join(cells)} |"
 
 
-def draw_maps(table: Table, tried: dict[str, dict[Setting, float]], path: Path) -> None:
-    """Draw validation accuracy over γ x η, a heat map for each algorithm that clips."""
-    c = table.comparison
-    clipped = [a for a in tried if not isinstance(ALGORITHMS[a].clipping, Unclipped)]
-    columns = min(4, len(clipped))
-    rows = -(-len(clipped) // columns)
-    figure = new_figure(figsize=(3 * columns, 2.6 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axis in axes[len(clipped) :]:
-        axis.axis("off")
-    for axis, algorithm in zip(axes, clipped, strict=False):
-        values = [[tried[algorithm][eta, gamma] for eta in c.etas] for gamma in c.gammas]
-        highest = max(map(max, values))
-        axis.imshow(values, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
-        axis.set_xticks(range(len(c.etas)), [f"{eta:g}" for eta in c.etas])
-        axis.set_yticks(range(len(c.gammas)), [f"{gamma:g}" for gamma in c.gammas])
+def cost_head(target: float) -> list[str]:
+    """Format the head of the table of costs."""
+    head = f"algorithm|seeds that reach {target:g}|rounds|exchanges|MB|gradients|seconds"
+    return [f"| {head.replace('|', ' | ')} |", "|---" * (head.count("|") + 1) + "|"]
+
+
+def draw_maps(comparison: Comparison, tried: dict[str, dict[Setting, float]], path: Path) -> None:
+    """Draw validation accuracy over γ x η, a map for each algorithm; bold within 2 points.
+
+    Those that do not clip have a line each, over η.
+    """
+    plain = [a for a in tried if isinstance(ALGORITHMS[a].clipping, Unclipped)]
+    clipped = [a for a in tried if a not in plain]
+    rows = -(-len(clipped) // 4)
+    heights = [2.6] * rows + ([0.45 * len(plain) + 0.8] if plain else [])
+    figure = new_figure(figsize=(12, sum(heights)), layout="constrained")
+    grid = figure.add_gridspec(len(heights), 4, height_ratios=heights)
+    for k, algorithm in enumerate(clipped):
+        axis = figure.add_subplot(grid[k // 4, k % 4])
+        values = [[tried[algorithm][e, g] for e in comparison.etas] for g in comparison.gammas]
+        draw_map(axis, values, [max(map(max, values))] * len(values))
+        axis.set_xticks(range(len(comparison.etas)), [f"{eta:g}" for eta in comparison.etas])
+        axis.set_yticks(range(len(values)), [f"{gamma:g}" for gamma in comparison.gammas])
         axis.set(title=algorithm, xlabel="η", ylabel="γ")
-        for (y, line), x in itertools.product(enumerate(values), range(len(c.etas))):
-            good = line[x] >= highest - WITHIN
-            axis.text(
-                x, y, f"{line[x]:.2f}", ha="center", va="center", fontsize=9,
-                color="white" if line[x] > 0.6 else "black", weight="bold" if good else "normal",
-            )  # fmt: skip
+    if plain:
+        axis = figure.add_subplot(grid[rows, :])
+        values = [list(tried[algorithm].values()) for algorithm in plain]
+        draw_map(axis, values, [max(line) for line in values])
+        etas = comparison.etas_unclipped
+        axis.set_xticks(range(len(etas)), [f"{eta:g}" for eta in etas])
+        axis.set_yticks(range(len(plain)), plain)
+        axis.set(title="without clipping", xlabel="η")
     path.write_bytes(as_image(figure, "png"))
+
+
+def draw_map(axis: Any, values: Sequence[Sequence[float]], highest: Sequence[float]) -> None:
+    """Draw one heat map with its values; bold if near the highest value for their line."""
+    axis.imshow(values, cmap="Blues", vmin=0, vmax=1, aspect="auto", origin="lower")
+    for y, line in enumerate(values):
+        for x, value in enumerate(line):
+            axis.text(
+                x, y, f"{value:.2f}", ha="center", va="center", fontsize=9,
+                color="white" if value > 0.6 else "black",
+                weight="bold" if value >= highest[y] - WITHIN else "normal",
+            )  # fmt: skip
 
 
 def whole_numbers(text: str) -> list[int]:
@@ -331,8 +153,8 @@ def whole_numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
-def main() -> None:
-    """Read the arguments, tune every algorithm, and write the table and the maps."""
+def arguments() -> argparse.Namespace:
+    """Read and check the arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=COMPARISONS)
     parser.add_argument("--data", help="folder or archive with the official files of the dataset")
@@ -349,33 +171,48 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=Path("runs/fair"), help="where runs go")
     parser.add_argument(
-        "--record",
-        type=Path,
-        default=Path("runs/fair/runs.csv"),
+        "--record", type=Path, default=Path("runs/fair/runs.csv"),
         help="CSV file of runs that have ended, not to be played again",
-    )
+    )  # fmt: skip
+    parser.add_argument(
+        "--costs", type=Path, default=Path("runs/fair/costs.csv"),
+        help="CSV file of what runs cost to a target",
+    )  # fmt: skip
     asked = parser.parse_args()
-    given = {k: getattr(asked, k) for k in ("data", "vectors") if getattr(asked, k)}
+    iterations = COMPARISONS[asked.name].iterations
     if asked.target is not None and not 0 < asked.target <= 1:
         parser.error("--target is an accuracy, above 0 and at most 1, such as 0.9")
-    warnings.simplefilter("ignore")
+    if asked.local_steps is not None and not 1 <= asked.local_steps <= iterations:
+        parser.error(f"--local-steps must be 1 to {iterations}")
+    if asked.similarity is not None and not 0 <= asked.similarity <= 100:
+        parser.error("--similarity must be 0 to 100")
+    asked.algorithms = asked.algorithms.split(",")
+    if unknown := [name for name in asked.algorithms if name not in ALGORITHMS]:
+        parser.error(f"--algorithms has {', '.join(unknown)}: `episode list algorithms` names them")
+    return asked
+
+
+def asked_table(asked: argparse.Namespace) -> Table:
+    """Return the table that the arguments ask for."""
+    given = {k: getattr(asked, k) for k in ("data", "vectors") if getattr(asked, k)}
+    record, costs = Record(asked.record), Record(asked.costs, COST_KEY, COST)
     comparison, folder = COMPARISONS[asked.name], asked.folder / asked.name
-    if asked.local_steps is not None:
-        if not 1 <= asked.local_steps <= comparison.iterations:
-            parser.error(f"--local-steps must be 1 to {comparison.iterations}")
+    if asked.local_steps not in (None, comparison.local_steps):
         comparison = replace(comparison, local_steps=asked.local_steps)
         folder = asked.folder / f"{asked.name}-I{asked.local_steps}"
-    record = Record(asked.record)
-    table = Table(comparison, given, folder, record)
-    if asked.similarity is not None:
-        if not 0 <= asked.similarity <= 100:
-            parser.error("--similarity must be 0 to 100")
-        alike = replace(comparison, task={**comparison.task, "similarity": asked.similarity})
-        folder = folder.with_name(f"{folder.name}-s{asked.similarity:g}")
-        table = Table(alike, given, folder, record, tuned=table)
-    names, seeds = asked.algorithms.split(","), asked.seeds
-    if unknown := [name for name in names if name not in ALGORITHMS]:
-        parser.error(f"--algorithms has {', '.join(unknown)}: `episode list algorithms` names them")
+    table = Table(comparison, given, folder, record, costs)
+    if asked.similarity is None:
+        return table
+    alike = replace(comparison, task={**comparison.task, "similarity": asked.similarity})
+    folder = folder.with_name(f"{folder.name}-s{asked.similarity:g}")
+    return Table(alike, given, folder, record, costs, tuned=table)
+
+
+def main() -> None:
+    """Tune every algorithm, test it, and write the tables and the maps."""
+    asked = arguments()
+    table, names, seeds = asked_table(asked), asked.algorithms, asked.seeds
+    warnings.simplefilter("ignore")
     tried = {name: table.tried(name) for name in dict.fromkeys(["celgc", *names])}
     shared = best(tried["celgc"])
     head = f"algorithm|own η, γ|own best|at η = {shared[0]:g}, γ = {shared[1]:g}, best for CELGC"
@@ -383,14 +220,16 @@ def main() -> None:
     lines = [f"| {head.replace('|', ' | ')} |", "|---" * (head.count("|") + 1) + "|"]
     follow = asked.target is not None
     lines += [row(table, name, tried[name], shared, seeds, follow) for name in names]
-    if asked.target is not None:
-        head = f"algorithm|seeds that reach {asked.target:g}|rounds|exchanges|MB|gradients|seconds"
-        lines += ["", f"| {head.replace('|', ' | ')} |", "|---" * (head.count("|") + 1) + "|"]
-        lines += [cost_row(table, n, best(tried[n]), seeds, asked.target) for n in names]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text("\n".join(lines) + "\n")
+    if follow:
+        lines += ["", *cost_head(asked.target)]
+        for name in names:
+            own = best(tried[name])
+            costs = [table.cost(name, own, seed, asked.target) for seed in seeds]
+            lines.append(cost_row(name, costs))
+    table.folder.mkdir(parents=True, exist_ok=True)
+    (table.folder / "table.md").write_text("\n".join(lines) + "\n")
     if not table.tuned:
-        draw_maps(table, tried, folder / "maps.png")
+        draw_maps(table.comparison, tried, table.folder / "maps.png")
     print("\n".join(lines))
 
 

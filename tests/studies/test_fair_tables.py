@@ -14,16 +14,17 @@ from episode import EpisodeError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
+import fair_comparisons  # noqa: E402
 import fair_summary  # noqa: E402
 import fair_tables  # noqa: E402
 
 SETTINGS = [(0.1, 1.0), (0.5, 1.0)]
-COMPARISON = fair_tables.Comparison(
+COMPARISON = fair_comparisons.Comparison(
     {"name": "digits"}, 16, 8, etas=(0.1, 0.5), gammas=(1.0,), etas_unclipped=(0.1, 0.5)
 )
 
 
-class Played(fair_tables.Table):
+class Played(fair_comparisons.Table):
     """A table whose runs end at once, with an accuracy that depends on η and the seed."""
 
     def played(self, algorithm: str, setting: Any, seed: int, split: str, every: int = 0) -> Path:
@@ -40,14 +41,14 @@ class Played(fair_tables.Table):
 
 
 def table(folder: Path, **changes: Any) -> Played:
-    record = fair_tables.Record(folder / "runs.csv")
+    record = fair_comparisons.Record(folder / "runs.csv")
     return Played(replace(COMPARISON, **changes), {}, folder / "digits", record)
 
 
 def test_a_setting_is_as_good_as_its_mean_over_the_seeds_of_the_trials(tmp_path: Path) -> None:
     tried = table(tmp_path, tuned_with=(0, 1, 2)).tried("celgc")
     assert tried == pytest.approx(dict(zip(SETTINGS, (0.11, 0.51), strict=True)))
-    assert fair_tables.best(tried) == (0.5, 1.0)
+    assert fair_comparisons.best(tried) == (0.5, 1.0)
 
 
 def test_a_run_in_the_record_is_not_played_again(tmp_path: Path) -> None:
@@ -60,11 +61,11 @@ def test_a_line_that_was_cut_off_is_not_believed(tmp_path: Path) -> None:
     record = tmp_path / "runs.csv"
     whole = record.read_text()
     record.write_text(whole[:-2])
-    assert not fair_tables.Record(record).rows
-    fair_tables.Record(record).add(
+    assert not fair_comparisons.Record(record).rows
+    fair_comparisons.Record(record).add(
         dict(zip(whole.split()[0].split(","), "abcdefghijklm", strict=True))
     )
-    assert list(fair_tables.Record(record).rows) == [tuple("abcdef")]
+    assert list(fair_comparisons.Record(record).rows) == [tuple("abcdef")]
 
 
 @pytest.mark.parametrize("text", ["a note", "a,b\n1,2\n", None])
@@ -72,7 +73,7 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path, text: str | None) -
     other = tmp_path / "other"
     other.mkdir() if text is None else other.write_text(text)
     with pytest.raises(EpisodeError, match=r"^.* is not a record of runs: .*\.$"):
-        fair_tables.Record(other)
+        fair_comparisons.Record(other)
 
 
 @pytest.mark.parametrize("text", ["", "comparison,alg"])
@@ -94,9 +95,9 @@ def test_other_similarities_use_the_settings_that_were_found(tmp_path: Path) -> 
 
 
 def test_the_published_record_has_the_settings_of_the_demo(tmp_path: Path) -> None:
-    record = fair_tables.Record(EXAMPLES.parent / "docs/fair_runs.csv")
-    published = fair_tables.Table(fair_tables.DIGITS, {}, tmp_path / "digits", record)
-    found = {name: fair_tables.best(published.tried(name)) for name in fair_tables.BEST}
+    record = fair_comparisons.Record(EXAMPLES.parent / "docs/fair_runs.csv")
+    published = fair_comparisons.Table(fair_comparisons.DIGITS, {}, tmp_path / "digits", record)
+    found = {name: fair_comparisons.best(published.tried(name)) for name in fair_tables.BEST}
     assert found == fair_tables.BEST
 
 
@@ -104,14 +105,14 @@ def test_the_summary_finds_the_best_settings_and_leaves_out_what_was_not_played(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """CELGC is best at η = 1, γ = 0.3, EPISODE at (3, 0.1); SNLI was tuned with one seed."""
-    record = fair_tables.Record(tmp_path / "runs.csv")
+    record = fair_comparisons.Record(tmp_path / "runs.csv")
 
     def add(algorithm: str, eta: float, gamma: float, seed: int, split: str, value: float) -> None:
         key = ("snli", algorithm, f"{eta:g}", f"{gamma:g}", str(seed), split)
-        record.add(dict(zip(fair_tables.KEY, key, strict=True)) | {"accuracy": str(value)})
+        record.add(dict(zip(fair_comparisons.KEY, key, strict=True)) | {"accuracy": str(value)})
 
     for algorithm, peak in (("celgc", (1.0, 0.3)), ("episode", (3.0, 0.1))):
-        for eta, gamma in fair_tables.COMPARISONS["snli"].settings(algorithm):
+        for eta, gamma in fair_comparisons.COMPARISONS["snli"].settings(algorithm):
             distance = abs(eta - peak[0]) + abs(gamma - peak[1])
             add(algorithm, eta, gamma, 0, "validation", 0.6 - 0.1 * distance)
     for seed, accuracy in ((3, 0.5), (4, 0.7)):
@@ -132,7 +133,91 @@ def test_the_summary_finds_the_best_settings_and_leaves_out_what_was_not_played(
 
 
 def test_steps_that_exchange_every_time_are_the_same_at_every_number_of_local_steps() -> None:
-    record = fair_tables.Record(EXAMPLES.parent / "docs/fair_runs.csv")
+    record = fair_comparisons.Record(EXAMPLES.parent / "docs/fair_runs.csv")
     at = {i: fair_summary.Results.of(record, "digits", i) for i in (4, 8)}
     assert at[4].means("naive_parallel_clip")[0] == at[8].means("naive_parallel_clip")[0] != []
     assert at[4].means("celgc")[0] != at[8].means("celgc")[0]
+
+
+def rounds_file(folder: Path, accuracies: list[float | None]) -> Path:
+    """Write a record of rounds; an accuracy of None is a round without an evaluation."""
+    lines = [
+        {
+            "round": k, "exchanges": 2 * (k + 1), "gradients": 72 * (k + 1), "seconds": k + 0.54,
+            "bytes_up": 10**6, "bytes_down": 10**6,
+            "metrics": None if value is None else {"test_accuracy": value},
+        }
+        for k, value in enumerate(accuracies)
+    ]  # fmt: skip
+    folder.mkdir()
+    path = folder / "rounds.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_costs_end_with_the_first_evaluation_that_reaches_the_target(tmp_path: Path) -> None:
+    path = rounds_file(tmp_path / "run", [0.2, None, 0.6, 0.9])
+    assert fair_comparisons.cost_to(0.5, path) == {
+        "rounds": "3", "exchanges": "6", "megabytes": "2.0", "gradients": "216", "seconds": "2.5",
+    }  # fmt: skip
+    assert set(fair_comparisons.cost_to(0.95, path).values()) == {""}
+
+
+def test_a_cost_in_the_record_is_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(self: Any, algorithm: str, setting: Any, seed: int, split: str, every: int) -> Path:
+        played.append((algorithm, seed, split, every))
+        return rounds_file(tmp_path / str(seed), [0.2, 0.6]).parent
+
+    played: list[Any] = []
+    monkeypatch.setattr(fair_comparisons.Table, "played", play)
+    record = fair_comparisons.Record(tmp_path / "runs.csv")
+    for _ in range(2):
+        costs = fair_comparisons.Record(
+            tmp_path / "costs.csv", fair_comparisons.COST_KEY, fair_comparisons.COST
+        )
+        made = fair_comparisons.Table(COMPARISON, {}, tmp_path / "digits", record, costs)
+        assert made.cost("celgc", (0.5, 1.0), 3, 0.5)["rounds"] == "2"
+    assert played == [("celgc", 3, "test", 1)]
+
+
+def test_costs_are_medians_of_the_runs_that_reach_the_target() -> None:
+    names = fair_comparisons.COST
+    costs = [dict.fromkeys(names, value) for value in ("10", "", "11", "2000")]
+    row = fair_tables.cost_row("celgc", costs)
+    assert row == "| celgc | 3 of 4 | 11 | 11 | 11.0 | 11 | 11.0 |"
+    assert "| 10.5 | 10.5 | 10.5 |" in fair_tables.cost_row("celgc", costs[:3])
+    assert fair_tables.cost_row("celgc", costs[1:2]) == "| celgc | 0 of 1 | – | – | – | – | – |"
+
+
+def test_the_usual_number_of_local_steps_is_the_usual_comparison(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def asked(*more: str) -> fair_comparisons.Table:
+        monkeypatch.setattr(sys, "argv", ["fair_tables.py", "snli", *more])
+        return fair_tables.asked_table(fair_tables.arguments())
+
+    assert asked("--local-steps", "4").folder == asked().folder
+    other = asked("--local-steps", "8", "--similarity", "30")
+    assert other.folder.name == "snli-I8-s30"
+    assert other.comparison.local_steps == 8
+    assert other.comparison.task["similarity"] == 30
+    assert other.tuned is not None
+    assert other.tuned.folder.name == "snli-I8"
+
+
+def test_maps_have_a_line_for_each_algorithm_that_does_not_clip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[list[list[float]]] = []
+
+    def draw(axis: Any, values: list[list[float]], highest: list[float]) -> None:
+        drawn.append(values)
+
+    monkeypatch.setattr(fair_tables, "draw_map", draw)
+    by_setting = {"celgc": {(0.1, 1.0): 0.3, (0.5, 1.0): 0.4}}
+    by_setting["fedavg"] = {(0.1, 1.0): 0.5, (0.5, 1.0): 0.6}
+    fair_tables.draw_maps(COMPARISON, by_setting, tmp_path / "maps.png")
+    assert drawn == [[[0.3, 0.4]], [[0.5, 0.6]]]
+    assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
