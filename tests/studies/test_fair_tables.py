@@ -221,3 +221,19 @@ def test_maps_have_a_line_for_each_algorithm_that_does_not_clip(
     fair_tables.draw_maps(COMPARISON, by_setting, tmp_path / "maps.png")
     assert drawn == [[[0.3, 0.4]], [[0.5, 0.6]]]
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_pages_of_results_and_costs_show_the_published_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fair_summary.py"])
+    fair_summary.main()
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    docs = EXAMPLES.parent / "docs"
+    page = [
+        line
+        for name in ("results", "costs")
+        for line in (docs / f"{name}.md").read_text().splitlines()
+    ]
+    assert len(rows) > 90
+    assert [row for row in rows if row not in page] == []
