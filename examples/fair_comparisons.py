@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from episode import ALGORITHMS, EpisodeError, Synchronous, Unclipped
+from episode import ALGORITHMS, EpisodeError, Unclipped
 from episode.runs.config import Experiment
 from episode.runs.trainer import job_of, train
 
@@ -99,10 +99,10 @@ class Comparison:
     evaluate_every: int = 8
     """Iterations from one evaluation to the next, where costs to a target are counted."""
 
-    def rounds_between_evaluations(self, algorithm: str) -> int:
-        """Return `evaluate_every` as rounds of an algorithm."""
-        synchronous = isinstance(ALGORITHMS[algorithm].correction, Synchronous)
-        return max(1, self.evaluate_every // (1 if synchronous else self.local_steps))
+    @property
+    def rounds_between_evaluations(self) -> int:
+        """`evaluate_every` as rounds of I local steps, in which the config counts for everybody."""
+        return max(1, self.evaluate_every // self.local_steps)
 
     def settings(self, algorithm: str) -> list[Setting]:
         """Return what is tried for an algorithm."""
@@ -228,7 +228,7 @@ class Table:
         eta, gamma = (f"{value:g}" for value in setting)
         key = (self.folder.name, algorithm, eta, gamma, str(seed), f"{target:g}")
         if key not in self.costs.rows:
-            every = self.comparison.rounds_between_evaluations(algorithm)
+            every = self.comparison.rounds_between_evaluations
             folder = self.played(algorithm, setting, seed, "test", every)
             named = dict(zip(COST_KEY, key, strict=True))
             self.costs.add(named | cost_to(target, folder / "rounds.jsonl"))

@@ -73,7 +73,7 @@ def row(
     """
     own = best(tried)
     good = sum(value >= tried[own] - WITHIN for value in tried.values())
-    every = table.comparison.rounds_between_evaluations(algorithm) if follow else 0
+    every = table.comparison.rounds_between_evaluations if follow else 0
     at_best = [table.accuracy(algorithm, own, seed, "test", every) for seed in seeds]
     at_shared = [table.accuracy(algorithm, shared, seed, "test") for seed in seeds]
     cost = table.result(algorithm, own, seeds[0], "test")

@@ -182,6 +182,20 @@ def test_a_cost_in_the_record_is_not_played_again(
     assert played == [("celgc", 3, "test", 1)]
 
 
+@pytest.mark.parametrize("algorithm", ["celgc", "naive_parallel_clip"])
+def test_every_algorithm_is_evaluated_after_as_many_iterations(
+    tmp_path: Path, algorithm: str
+) -> None:
+    record = fair_comparisons.Record(tmp_path / "runs.csv")
+    comparison = replace(COMPARISON, iterations=32, evaluate_every=16)
+    made = fair_comparisons.Table(comparison, {}, tmp_path / "digits", record)
+    every = comparison.rounds_between_evaluations
+    folder = made.played(algorithm, (0.1, 1.0), 0, "test", every)
+    lines = map(json.loads, (folder / "rounds.jsonl").read_text().splitlines())
+    found = [line["gradients"] / 8 for line in lines if line.get("metrics")]
+    assert found == [16, 32]  # iterations: a gradient of each of the 8 clients
+
+
 def test_costs_are_medians_of_the_runs_that_reach_the_target() -> None:
     names = fair_comparisons.COST
     costs = [dict.fromkeys(names, value) for value in ("10", "", "11", "2000")]
