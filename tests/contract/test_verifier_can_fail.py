@@ -185,24 +185,39 @@ def only_about(name: str, claims: list[str]) -> bool:
 
 
 def test_trust_measured_against_the_wrong_vector_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_itself(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
-        return self.weight(dot(gradient, gradient), deviation)
+    def of_itself(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any, age: Any) -> Any:
+        return self.weight(dot(gradient, gradient), deviation, age)
 
     assert only_about("episode_trust", failed_with_trust(monkeypatch, of_itself))
 
 
 def test_trust_of_the_wrong_sign_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def negated(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
-        return self.weight(dot(gradient, shift), deviation)
+    def negated(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any, age: Any) -> Any:
+        return self.weight(dot(gradient, shift), deviation, age)
 
     assert only_about("episode_trust", failed_with_trust(monkeypatch, negated))
 
 
 def test_trust_that_is_not_clamped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def boundless(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
+    def boundless(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any, age: Any) -> Any:
         return -dot(gradient, shift) / deviation
 
     assert only_about("episode_trust", failed_with_trust(monkeypatch, boundless))
+
+
+@pytest.mark.parametrize(
+    ("bug", "change"),
+    [("ignored", lambda age: 0.0), ("counted from 1", lambda age: age and age + 1)],
+)
+def test_a_wrong_age_of_corrections_is_caught(
+    monkeypatch: pytest.MonkeyPatch, bug: str, change: Any
+) -> None:
+    right = MeasuredTrust.of_step
+
+    def wrong(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any, age: Any) -> Any:
+        return right(self, gradient, shift, deviation, change(age))
+
+    assert only_about("episode_trust", failed_with_trust(monkeypatch, wrong)), bug
 
 
 def test_one_trust_for_all_clients_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,8 +225,8 @@ def test_one_trust_for_all_clients_is_caught(monkeypatch: pytest.MonkeyPatch) ->
     first: list[Any] = []
     right = MeasuredTrust.of_step
 
-    def shared(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any) -> Any:
-        first.append(right(self, gradient, shift, deviation))
+    def shared(self: MeasuredTrust, gradient: Any, shift: Any, deviation: Any, age: Any) -> Any:
+        first.append(right(self, gradient, shift, deviation, age))
         return first[0]
 
     assert only_about("episode_trust", failed_with_trust(monkeypatch, shared))

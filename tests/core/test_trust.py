@@ -31,12 +31,16 @@ FINITE = st.floats(-1e6, 1e6)
 
 
 def of_step(
-    gradient: list[float], local: list[float], G: list[float], full_from: float = 1.0
+    gradient: list[float],
+    local: list[float],
+    G: list[float],
+    full_from: float = 1.0,
+    age: float = 0.0,
 ) -> float:
     """λ of a step along this gradient, given the anchor (G_r^i, G_r)."""
     shift = torch.tensor(G) - torch.tensor(local)
     trust = MeasuredTrust(full_from)
-    return float(trust.of_step(torch.tensor(gradient), shift, dot(shift, shift)))
+    return float(trust.of_step(torch.tensor(gradient), shift, dot(shift, shift), age))
 
 
 @pytest.mark.parametrize(
@@ -63,22 +67,69 @@ def test_a_correction_is_believed_in_full_before_all_of_it_is_there(
     assert found == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("age", "expected"), [(0.0, 0.25), (2.0, 0.1875), (6.0, 0.0625), (8.0, 0.0), (15.0, 0.0)]
+)
+def test_a_correction_is_believed_less_the_older_it_is(age: float, expected: float) -> None:
+    assert of_step([1.0, 9.0], local=[5.0, 2.0], G=[1.0, 2.0], age=age) == expected
+
+
+def test_a_correction_ages_by_the_global_gradient_against_the_threshold() -> None:
+    of = MeasuredTrust(lifetime=8.0).ageing
+    assert [of(G, 4.0, 1.0) for G in (0.0, 1.0, 4.0, 9.0)] == [0.0, 0.25, 1.0, 1.0]
+    many = of(torch.tensor([[1.0], [9.0]]), 4.0, torch.tensor([[1.0], [1.0]]))
+    assert isinstance(many, torch.Tensor)
+    assert many.tolist() == [[0.25], [1.0]]
+
+
+def test_a_correction_loses_no_more_than_the_global_gradient_in_a_step() -> None:
+    """‖D‖ = 80 and a threshold near 0: k steps take a share of k‖G_r‖/‖D‖ away."""
+    trust = MeasuredTrust(lifetime=8.0)
+    age = 3 * trust.ageing(2.0, 1e-9, 80.0**2)
+    assert 80.0 * (1 - trust.weight(80.0**2, 80.0**2, age)) == pytest.approx(3 * 2.0)
+
+
+def test_the_threshold_is_infinite_where_gamma_is_not_the_length_of_a_step() -> None:
+    assert Algorithm.named("episode_trust").threshold(0.5, 2.0) == 4.0
+    assert Algorithm.named("episode_trust", momentum=0.9).threshold(0.5, 2.0) == 4.0
+    assert Algorithm.named("episode_unclipped").threshold(0.5, 2.0) == math.inf
+    assert Algorithm.named("episode_trust", descent="adamw").threshold(0.5, 2.0) == math.inf
+    assert MeasuredTrust().ageing(9.0, math.inf, 4.0) == 0.0
+    assert FullTrust().ageing(9.0, 1.0, 4.0) == 0.0
+
+
+@pytest.mark.parametrize("gamma", [0.003, 0.05, 0.2])
+def test_near_the_minimum_corrections_do_not_age(gamma: float) -> None:
+    """There G_r = 0 and D is the client's gradient: every λ is 1, and nobody leaves."""
+    problem = QuadraticProblem.heterogeneous(gamma=gamma)
+    played = play(problem, ALGORITHMS["episode_trust"], 600)
+    assert min(played.telemetry[-1].metrics["least_trust"]) == pytest.approx(1.0, abs=1e-6)
+    assert problem.gradient_norm(played.path[-1]) < 1e-5
+
+
 @pytest.mark.parametrize("full_from", [0.0, -1.0, 1.01, math.nan, "0.5", None])
 def test_a_share_that_is_none_is_refused(full_from: Any) -> None:
     with pytest.raises(EpisodeError, match=r"^full_from is .*\.$"):
         MeasuredTrust(full_from)
 
 
+@pytest.mark.parametrize("lifetime", [0.0, -1.0, math.inf, math.nan, "4", None])
+def test_a_lifetime_that_is_none_is_refused(lifetime: Any) -> None:
+    with pytest.raises(EpisodeError, match=r"^lifetime is .*\.$"):
+        MeasuredTrust(lifetime=lifetime)
+
+
 @given(
     st.lists(FINITE, min_size=2, max_size=2),
     st.lists(FINITE, min_size=2, max_size=2),
     st.floats(0.5, 1.0),
+    st.floats(0.0, 10.0),
 )
 def test_a_corrected_gradient_is_never_longer(
-    gradient: list[float], deviation: list[float], full_from: float
+    gradient: list[float], deviation: list[float], full_from: float, age: float
 ) -> None:
     g, D = (torch.tensor(v, dtype=torch.float64) for v in (gradient, deviation))
-    trust = float(MeasuredTrust(full_from).of_step(g, -D, dot(D, D)))
+    trust = float(MeasuredTrust(full_from).of_step(g, -D, dot(D, D), age))
     room = 1e-9 * float(dot(g, g) + dot(D, D))
     assert float(dot(g - trust * D, g - trust * D)) <= float(dot(g, g)) + room
 
@@ -88,7 +139,7 @@ def test_a_correction_takes_away_no_more_of_the_deviation_than_is_there(
     gradient: list[float], deviation: list[float]
 ) -> None:
     g, D = (torch.tensor(v, dtype=torch.float64) for v in (gradient, deviation))
-    trust = float(MeasuredTrust(full_from=1.0).of_step(g, -D, dot(D, D)))
+    trust = float(MeasuredTrust(full_from=1.0).of_step(g, -D, dot(D, D), 0.0))
     before, after = float(dot(g, D)), float(dot(g - trust * D, D))
     room = 1e-9 * (abs(before) + float(dot(D, D)))
     assert min(before, 0.0) - room <= after <= max(before, 0.0) + room
@@ -102,6 +153,8 @@ def test_what_is_not_finite_is_noticed() -> None:
     assert math.isnan(of_step([math.nan, 0.0], local=[1.0, 0.0], G=[0.0, 0.0]))
     assert math.isnan(of_step([math.inf, 0.0], local=[math.inf, 0.0], G=[0.0, 0.0]))
     assert of_step([math.inf, 0.0], local=[1.0, 0.0], G=[0.0, 0.0]) == 1.0
+    assert math.isnan(of_step([1.0, 0.0], local=[1.0, 0.0], G=[0.0, 0.0], age=math.nan))
+    assert of_step([1.0, 0.0], local=[1.0, 0.0], G=[0.0, 0.0], age=math.inf) == 0.0
 
 
 def test_a_client_alone_that_diverges_is_noticed() -> None:
@@ -142,7 +195,7 @@ class Share(Trust):
 
     share: float = 0.5
 
-    def weight(self, held: object, deviation: object) -> float:
+    def weight(self, held: object, deviation: object, age: object) -> float:
         return self.share
 
 
@@ -157,9 +210,9 @@ def test_trust_is_full_where_there_is_nothing_to_measure() -> None:
         measures = False
 
     gradient = torch.ones(2)
-    assert MeasuredTrust().of_step(gradient, None, 0.0) == 1.0
-    assert Unmeasured().of_step(gradient, gradient, 2.0) == 1.0
-    assert FullTrust().weight(0.5, 4.0) == 1.0
+    assert MeasuredTrust().of_step(gradient, None, 0.0, 0.0) == 1.0
+    assert Unmeasured().of_step(gradient, gradient, 2.0, 0.0) == 1.0
+    assert FullTrust().weight(0.5, 4.0, 3.0) == 1.0
 
 
 def test_trust_can_be_set_by_name() -> None:

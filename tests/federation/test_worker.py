@@ -137,21 +137,35 @@ def test_trust_is_measured_in_each_step_against_the_deviation() -> None:
     """D = G_i - G = (12, 0): of it the gradients hold 3/12 and 6/12."""
     of, _ = worker("episode_trust", trust={"full_from": 1.0})
     state = ClientState(anchor=vector(12, 0))
-    reply = local(of, state, G=vector(0, 0), gamma=1e9)
+    reply = local(of, state, G=vector(0, 0), G_norm=0.0, gamma=1e9)
     assert (reply.metrics["trust"], reply.metrics["least_trust"]) == (0.375, 0.25)
     assert torch.allclose(reply.vectors["x"], vector(0, -1.2))
     assert state.anchor is None
 
 
+@pytest.mark.parametrize(
+    ("G_norm", "lifetime", "second"),
+    [(8.0, 2.0, 0.25), (1.5, 2.0, 0.4375), (0.0, 2.0, 0.5), (3.0, 1.0, 0.375)],
+)
+def test_a_correction_ages_by_the_length_of_a_step_along_the_global_gradient(
+    G_norm: float, lifetime: float, second: float
+) -> None:
+    """γ/η = 6 and ‖D‖ = 12: a step counts ‖G_r‖/6, with a lifetime of 1 ‖G_r‖/12."""
+    of, _ = worker("episode_trust", trust={"full_from": 1.0, "lifetime": lifetime})
+    given = {"G": vector(0, 0), "G_norm": G_norm, "gamma": 0.6}
+    reply = local(of, ClientState(anchor=vector(12, 0)), **given)
+    assert reply.metrics["trust"] == pytest.approx((0.25 + second) / 2, rel=1e-6)
+
+
 def test_a_reused_probe_is_the_first_gradient_and_believed_in_full() -> None:
     of, toy = worker("episode_trust", trust={"full_from": 1.0}, reuse_probe=True)
     state = ClientState(anchor=vector(12, 0))
-    reply = local(of, state, G=vector(0, 0), gamma=1e9)
+    reply = local(of, state, G=vector(0, 0), G_norm=0.0, gamma=1e9)
     assert toy.drawn == [Draw(3, "local", 1)]
     assert reply.metrics["trust"] == (1 + 0.5) / 2
     assert reply.metrics["loss"].item() == 1
     state = ClientState(anchor=vector(12, 0))
-    assert local(of, state, G=vector(0, 0), local_steps=1).metrics["loss"] is None
+    assert local(of, state, G=vector(0, 0), G_norm=0.0, local_steps=1).metrics["loss"] is None
 
 
 def test_a_memory_is_the_mean_raw_gradient_and_its_change_is_sent() -> None:

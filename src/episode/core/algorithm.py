@@ -109,6 +109,14 @@ class Algorithm:
         self.descent.move_(x, size, g, eta, velocity)  # line 10
         return size, g_norm
 
+    def threshold(self, eta: Scalar, gamma: Scalar) -> Scalar:
+        """Return γ/η, above which a gradient is clipped to a step of length γ.
+
+        It is infinite if γ is not the length of a step: without clipping, and with AdamW.
+        """
+        bounded = not (isinstance(self.clipping, Unclipped) or self.descent.adapts)
+        return gamma / eta if bounded else math.inf
+
     def batches_of_probe(self, local_steps: int) -> int:
         """Return how many batches a probe averages, if a round has I local steps."""
         return local_steps if isinstance(self.probe_batches, str) else self.probe_batches

@@ -125,6 +125,8 @@ class Worker:
         self._load(x, buffers)
         shift = self._correction(state, G)
         deviation = self._deviation(shift)
+        threshold = self.algorithm.threshold(eta, gamma)
+        ageing = self.algorithm.trust.ageing(G_norm, threshold, deviation)
         velocity = self._velocity(state)
         start = self._cut(x) if self.algorithm.descent.proximal else None
         remembers = self.algorithm.correction.remembers
@@ -141,7 +143,7 @@ class Worker:
                 loss, gradient = self.objective.gradient(draw)
                 self.algorithm.descent.decay_(gradient, self.objective.blocks)
                 seen.losses.append(loss)
-                trust = self.algorithm.trust.of_step(gradient, shift, deviation)
+                trust = self.algorithm.trust.of_step(gradient, shift, deviation, step * ageing)
             if gradient_sum is not None:
                 add_(gradient_sum, gradient)
             if measures and step == 0 and shift is not None:

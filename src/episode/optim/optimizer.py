@@ -161,9 +161,7 @@ class FederatedSGD(HoldingOptimizer):
         if self.algorithm.trust.measures:
             assert shift is not None
             is_probe = begins and correction.probes and probe is None  # then g = G_r exactly
-            deviation = self.param_groups[0]["deviation"]
-            trust = 1.0 if is_probe else self.algorithm.trust.of_step(gradient, shift, deviation)
-            self._set("trust", trust)
+            self._set("trust", 1.0 if is_probe else self._measured_trust(gradient, shift))
         if self.algorithm.descent.proximal:
             self.algorithm.descent.pull_(gradient, self._x, self._held("start"))
         self._descend(gradient, shift)
@@ -212,6 +210,14 @@ class FederatedSGD(HoldingOptimizer):
         self._set("global_norm", norm(G))
         if self.algorithm.trust.measures:
             self._set("deviation", dot(shift, shift))
+
+    def _measured_trust(self, gradient: Blocks, shift: Blocks) -> Scalar:
+        """Return λ, how much of the correction is believed in this step."""
+        algorithm, first = self.algorithm, self.param_groups[0]
+        threshold, deviation = algorithm.threshold(1.0, first["threshold"]), first["deviation"]
+        ageing = algorithm.trust.ageing(first["global_norm"], threshold, deviation)
+        age = self._taken % self.local_steps * ageing
+        return algorithm.trust.of_step(gradient, shift, deviation, age)
 
     def _first_memory(self, gradient: Blocks, probe: Callable[[], Any] | None) -> None:
         memory = [torch.zeros_like(g) for g in gradient]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from episode.core import AdamW, Algorithm, ServerStep
+from episode.core import AdamW, Algorithm, ServerStep, Trust, Unclipped
 from episode.federation.sampling import Cohorts
 from episode.testing import plain
 from episode.testing.problems import MakeEngine, QuadraticProblem, distance, play
@@ -70,19 +70,18 @@ def plain_path(algorithm: Algorithm, setting: plain.Setting) -> Sequence[plain.V
     """Run the plain program that the algorithm's correction and clipping ask for."""
     correction, clipping = algorithm.correction, algorithm.clipping
     rule: Any = plain.RULES.get(type(clipping), clipping.step_size)
-    trust: Any = algorithm.trust.weight
-    if make := plain.TRUSTS.get(type(algorithm.trust)):
-        trust = make(**asdict(algorithm.trust))
+    trust = plain_trust(algorithm.trust)
     setting = replace(
         setting,
         server=plain_server(algorithm.server),
         probe_batches=algorithm.batches_of_probe(setting.local_steps),
         proximal=algorithm.descent.proximal,
+        clips_steps=not isinstance(clipping, Unclipped),
     )
     if isinstance(algorithm.descent, AdamW):
         names = ("beta1", "beta2", "eps", "weight_decay", "moments")
         own = {name: getattr(algorithm.descent, name) for name in names}
-        setting = replace(setting, local=plain.local_adamw(**own))
+        setting = replace(setting, local=plain.local_adamw(**own), clips_steps=False)
     if not correction.steps_locally:
         once = algorithm.probe_batches == "local_steps"
         return plain.synchronous(
@@ -94,6 +93,17 @@ def plain_path(algorithm: Algorithm, setting: plain.Setting) -> Sequence[plain.V
         first = clipping.needs_global or algorithm.probe_first
         return plain.remembered(setting, rule, trust, probe_first=first)
     return plain.uncorrected(setting, rule)
+
+
+def plain_trust(trust: Trust) -> plain.Trust:
+    """Return the plain rule of trust; one of your own is asked for its `weight` and `ageing`."""
+    if make := plain.TRUSTS.get(type(trust)):
+        return make(**asdict(trust))
+
+    def rule(held: float, square: float, G: float, threshold: float, t: int) -> float:
+        return float(trust.weight(held, square, t * trust.ageing(G, threshold, square)))
+
+    return rule
 
 
 def plain_server(server: ServerStep) -> plain.Server:

@@ -33,8 +33,8 @@ from episode.core import (
 Vector = npt.NDArray[np.float64]
 Gradient = Callable[[int, Vector, str, int], Vector]
 """`gradient(i, x, stream, k)`: the k-th stochastic gradient of client i in that stream, at x."""
-Trust = Callable[[float, float], float]
-"""λ, from ⟨∇F_i(x; ξ), D⟩ and ‖D‖², where D = G_i - G."""
+Trust = Callable[[float, float, float, float, int], float]
+"""λ, from ⟨∇F_i(x; ξ), D⟩, ‖D‖², ‖G‖, γ/η and the number of steps taken, where D = G_i - G."""
 Rule = Callable[[float, float, float, float], float]
 """The step size that ‖g‖, ‖G‖ (NaN if there is no G), η and γ lead to."""
 Server = Callable[[Vector, Vector], Vector]
@@ -54,15 +54,17 @@ RULES: dict[type, Rule] = {
 
 def full_trust() -> Trust:
     """Return the rule by which all of a correction is believed."""
-    return lambda held, square: 1.0
+    return lambda held, square, G, threshold, t: 1.0
 
 
-def measured_trust(full_from: float) -> Trust:
+def measured_trust(full_from: float, lifetime: float) -> Trust:
     """Return the rule by which a correction is believed as far as it is still true."""
 
-    def rule(held: float, square: float) -> float:
+    def rule(held: float, square: float, G: float, threshold: float, t: int) -> float:
         share = 0.0 if square == 0 else held / square
-        return 1.0 if share >= full_from else max(share, 0.0) / full_from
+        long = max(threshold, math.sqrt(square) / lifetime)
+        left = max(1 - t * min(G / long, 1.0) / lifetime, 0.0)
+        return left if share >= full_from else left * max(share, 0.0) / full_from
 
     return rule
 
@@ -86,6 +88,8 @@ class Setting:
     server: Server = lambda x, mean: mean
     probe_batches: int = 1
     proximal: float = 0.0
+    clips_steps: bool = True
+    """Whether γ is the length of a clipped step."""
     local: Callable[[int, int], Move] = lambda i, r: lambda x, g, size, eta: x - size * g
     """How client i steps in round r."""
 
@@ -93,6 +97,11 @@ class Setting:
         """The mean of the probe's batches of client i in round r."""
         first, count = r * self.probe_batches, self.probe_batches
         return mean([self.gradient(i, x, "probe", first + k) for k in range(count)])
+
+    @property
+    def threshold(self) -> float:
+        """γ/η; infinite where γ is not the length of a step."""
+        return self.gamma / self.eta if self.clips_steps else math.inf
 
     def cohort(self, r: int) -> Sequence[int]:
         return range(self.clients) if self.cohorts is None else self.cohorts[r]
@@ -117,10 +126,11 @@ def step(
     return x - size * g if move is None else move(x, g, size, s.eta)
 
 
-def believed(raw: Vector, own: Vector, G: Vector, trust: Trust) -> Vector:
-    """Return the corrected gradient, raw + λ (G - own)."""
+def believed(raw: Vector, own: Vector, G: Vector, trust: Trust, s: Setting, t: int) -> Vector:
+    """Return the corrected gradient of the t-th step, raw + λ (G - own)."""
     D = own - G
-    return raw - trust(float(np.sum(raw * D)), float(np.sum(D * D))) * D
+    held, square = float(np.sum(raw * D)), float(np.sum(D * D))
+    return raw - trust(held, square, length(G), s.threshold, t) * D
 
 
 def resampled(s: Setting, rule: Rule, trust: Trust, reuse_probe: bool = False) -> list[Vector]:
@@ -134,7 +144,8 @@ def resampled(s: Setting, rule: Rule, trust: Trust, reuse_probe: bool = False) -
         for i in cohort:
             x, move = x_bar, s.local(i, r)
             for t in range(s.local_steps):
-                g = believed(s.gradient(i, x, "local", r * s.local_steps + t), G_i[i], G, trust)
+                raw = s.gradient(i, x, "local", r * s.local_steps + t)
+                g = believed(raw, G_i[i], G, trust, s, t)
                 g = G if t == 0 and reuse_probe else g
                 x = step(x, g + s.proximal * (x - x_bar), G, s, rule, move)
             ends.append(x)
@@ -173,7 +184,7 @@ def remembered(s: Setting, rule: Rule, trust: Trust, probe_first: bool) -> list[
             for t in range(s.local_steps):
                 raw = s.gradient(i, x, "local", r * s.local_steps + t)
                 gradients.append(raw)
-                g = believed(raw, c_i[i], c, trust)
+                g = believed(raw, c_i[i], c, trust, s, t)
                 x = step(x, g + s.proximal * (x - path[-1]), c, s, rule, move)
             ends.append(x)
             c_i[i] = mean(gradients)
