@@ -388,8 +388,9 @@ _WRITTEN = {
                  "How long a step is. A table sets fields: `{ name = \"a.py:B\", c = 2 }`."),
     "trust": ("`full`, `measured`, or your own", "`full`",
               "λ, how much of the correction is believed: all of it, or what is measured. "
-              "`measured` has a field, `algorithm.trust.full_from`: the share of a client's "
-              "deviation from which on it is believed in full."),
+              "`measured` has two fields. `algorithm.trust.full_from` is the share of a client's "
+              "deviation from which on it is believed in full, `algorithm.trust.lifetime` the "
+              "number of clipped steps after which it is no longer believed."),
     "descent": ("`sgd`, `adamw`, or your own", "`sgd`",
                 "What a client does with a gradient. `adamw` has fields: `algorithm.descent.beta1` "
                 "and others."),

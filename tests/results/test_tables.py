@@ -160,4 +160,5 @@ def test_a_piece_of_the_algorithm_has_one_key_for_its_name() -> None:
     assert (full["algorithm.trust"], measured["algorithm.trust"]) == ("full", "measured")
     assert measured["algorithm.trust.full_from"] == 0.9
     differing = differing_keys([full, measured])
-    assert differing == ["algorithm.clipping", "algorithm.trust", "algorithm.trust.full_from"]
+    trust = [f"algorithm.trust{field}" for field in ("", ".full_from", ".lifetime")]
+    assert differing == ["algorithm.clipping", *trust]
