@@ -28,7 +28,7 @@ BEST: dict[str, Setting] = {
     "episode_unclipped": (0.18, 1.0),
     "episode_guarded": (0.5, 1.0),
     "episode_plus_plus": (0.12, 0.1),
-    "episode_trust": (0.5, 1.0),
+    "episode_trust": (0.5, 0.3),
     "parallel_sgd": (0.18, 1.0),
 }
 """The algorithms of the demo: correction x clipping, with a server that takes the mean.
