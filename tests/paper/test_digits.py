@@ -63,13 +63,14 @@ def test_the_verdict_on_digits_agrees_with_what_the_algorithms_do() -> None:
     verdict, chosen = found.verdict, found.short_runs.chosen
     at = (chosen.eta, chosen.threshold, chosen.local_steps)
 
-    best = found.short_runs.recommended
+    best, trusted = found.short_runs.recommended, found.short_runs.trusted
     recommended = trained(best.algorithm, best.eta, best.threshold, best.local_steps)
     assert recommended["test_accuracy"] > 0.9
 
     ours = trained(chosen.algorithm, *at)
     assert ours["test_accuracy"] > 0.9
-    assert not verdict.trust or recommended["train_loss"] < ours["train_loss"]
+    weighed = trained(trusted.algorithm, trusted.eta, trusted.threshold, trusted.local_steps)
+    assert not verdict.trust or weighed["train_loss"] < ours["train_loss"]
     assert verdict.correction
     without = {"episode_unclipped": "fedavg", "episode_guarded": "celgc"}[chosen.algorithm]
     assert trained(without, *at)["train_loss"] > 1.2 * ours["train_loss"]

@@ -34,8 +34,9 @@ class DiagnosisOptions:
     """Relative error that the power iteration for the Hessian's norm aims at."""
     iterations: int = 60
     """Iterations after which the power iteration gives up."""
-    local_steps: int = 32
-    """Largest number of local steps per round to try."""
+    local_steps: int = 8
+    """Largest number of local steps per round to try: a short run must have some rounds to tell
+    whether more local steps save any, and has 16 with 8 of them."""
     rehearsal: int = 128
     """Iterations of each short test run."""
 
