@@ -1,4 +1,4 @@
-"""Print the tables of docs/results.md from the records of `fair_tables.py`; nothing is trained.
+"""Print the tables of docs/results.md, more_results.md and costs.md from the records; no training.
 
     python examples/fair_summary.py                                  # the published runs
     python examples/fair_summary.py runs/fair/runs.csv --costs runs/fair/costs.csv

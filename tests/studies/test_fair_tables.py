@@ -246,7 +246,7 @@ def test_the_pages_of_results_and_costs_show_the_published_record(
     docs = EXAMPLES.parent / "docs"
     page = [
         line
-        for name in ("results", "costs")
+        for name in ("results", "more_results", "costs")
         for line in (docs / f"{name}.md").read_text().splitlines()
     ]
     assert len(rows) > 90
