@@ -11,10 +11,10 @@
 
 `snli-recipe` and `snli-longer` are SNLI with more iterations and, in `snli-longer`, a wider model.
 
-Every algorithm is tuned with the same number of trials, on the validation split, with seed 0 (on
-digits, also by pixel, whose validation split is small, with seeds 0 to 2). Then it runs on the test
-split with other seeds: at its own best setting, and at the one that is best for CELGC, which is how
-the paper tunes. A trial that diverges counts as accuracy 0. With `--similarity` the clients' data
+Every algorithm is tuned with the same number of trials on the validation split, each of them played
+with seeds 0 to 2 (on SNLI, whose runs are long, with seed 0). Then it runs on the test split with
+other seeds: at its own best setting, and at the one that is best for CELGC, which is how the paper
+tunes. A trial that diverges counts as accuracy 0. With `--similarity` the clients' data
 are more or less alike, and the settings are those found without it. With `--target` a second table
 tells what it cost, at the own best setting, until the test accuracy was reached.
 
