@@ -17,7 +17,7 @@ help:  ## This list
 
 setup: .venv/.all  ## Make .venv and install everything into it, at pinned versions
 
-demo: $(DEMO_ENVIRONMENT)  ## Compare eleven algorithms on one task: a table and a picture (45 seconds on two cores)
+demo: $(DEMO_ENVIRONMENT)  ## Compare eleven algorithms: two tables and a picture (about a minute on two cores)
 	$(BIN)/episode demo
 
 check: .venv/.all  ## Format, lint, types, import rules

@@ -1,24 +1,26 @@
-"""Print the tables of docs/results.md, more_results.md and costs.md from the records; no training.
+"""Print the tables of README.md, docs/results.md, more_results.md and costs.md; no training.
 
     python examples/fair_summary.py                                  # the published runs
     python examples/fair_summary.py runs/fair/runs.csv --costs runs/fair/costs.csv
     python examples/fair_summary.py --maps docs                      # draws the maps, too
 
-For every task there is a table of all algorithms at I = 4, 8 and 16 local steps, each at its own
-best setting and at the one that is best for CELGC, and one of what a target costs. Then follow
-clients that are more alike, and `episode_trust` against the rest. A dash stands for what was not
-played.
+They are made from the records. First come the tables of README.md, those of `episode demo` with
+five seeds. Then, for every task, there is a table of all algorithms at I = 4, 8 and 16 local steps,
+each at its own best setting and at the one that is best for CELGC, and one of what a target costs.
+Then follow clients that are more alike, and `episode_trust` against the rest. A dash stands for
+what was not played.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from episode import ALGORITHMS, EpisodeError, Synchronous, Unclipped
+from episode.studies.demo import BY_PIXEL, DIGITS, WITHOUT_CLIPPING
 from fair_comparisons import COMPARISONS, COST, COST_KEY, Record, Row, Setting, Table, best
 from fair_tables import WITHIN, cost_head, cost_row, draw_maps, spread
 
@@ -89,6 +91,13 @@ class Results:
         own = self.tested(algorithm, best(tried)) if tried else []
         return own, self.tested(algorithm, self.shared) if self.shared else []
 
+    def cost(self, algorithm: str) -> tuple[str, str, str]:
+        """Return exchanges, megabytes and gradients of a test run at the own best setting."""
+        table = self.table if has_local_steps(algorithm) else Results._at_default(self.table)
+        row = table.record.rows[key_of(table, algorithm, best(self.tried(algorithm)), 3, "test")]
+        exchanges, gradients = (f"{int(row[name]):,}" for name in ("exchanges", "gradients"))
+        return exchanges, row["megabytes"], gradients
+
     def near(self, algorithm: str, accuracy: float) -> int:
         """Count the settings that come within 2 points of an accuracy on validation data."""
         return sum(value >= accuracy - WITHIN for value in self.tried(algorithm).values())
@@ -96,9 +105,15 @@ class Results:
 
 def accuracy(table: Table, algorithm: str, setting: Setting, seed: int, split: str) -> float | None:
     """Return the accuracy of a run in the record; None if it is not there."""
-    key = (table.folder.name, algorithm, f"{setting[0]:g}", f"{setting[1]:g}", str(seed), split)
-    found = table.record.rows.get(key)
+    found = table.record.rows.get(key_of(table, algorithm, setting, seed, split))
     return float(found["accuracy"]) if found else None
+
+
+def key_of(
+    table: Table, algorithm: str, setting: Setting, seed: int, split: str
+) -> tuple[str, ...]:
+    """Return the key of a run in the record."""
+    return table.folder.name, algorithm, f"{setting[0]:g}", f"{setting[1]:g}", str(seed), split
 
 
 def has_local_steps(algorithm: str) -> bool:
@@ -172,6 +187,42 @@ def setting_text(algorithm: str, setting: Setting) -> str:
     eta, gamma = setting
     unclipped = isinstance(ALGORITHMS[algorithm].clipping, Unclipped)
     return f"{eta:g}" if unclipped else f"{eta:g}, {gamma:g}"
+
+
+def readme(record: Record) -> None:
+    """Print the demo's tables with all seeds, the best algorithm first."""
+    digits = Results.of(record, "digits", DIGITS.local_steps)
+    if digits.shared:
+        rows = []
+        for name in best_first(digits, DIGITS.best):
+            setting, accuracy = own_best(digits, name)
+            shared = cell(digits.means(name)[1])
+            rows.append([name, setting, accuracy, shared, *digits.cost(name)])
+        shared = "all at η = {:g}, γ = {:g}".format(*digits.shared)
+        head = ["algorithm", "own η, γ", "accuracy", shared, "exchanges", "MB", "gradients"]
+        print_table(head, rows)
+    by_pixel = Results.of(record, "digits-by-pixel", BY_PIXEL.local_steps)
+    rows = []
+    for name in best_first(by_pixel, set(BY_PIXEL.best) - set(WITHOUT_CLIPPING.values())):
+        plain = WITHOUT_CLIPPING.get(name)
+        without = [plain, *own_best(by_pixel, plain)] if plain else ["–"] * 3
+        rows.append([name, by_pixel.cost(name)[0], *own_best(by_pixel, name), *without])
+    head = ["with clipping", "exchanges", "own η, γ", "accuracy", "without clipping", "own η"]
+    print_table([*head, "accuracy"], rows)
+
+
+def best_first(results: Results, names: Iterable[str]) -> list[str]:
+    """Sort algorithms by mean test accuracy at their own best; leave out what was not played."""
+    means = {name: statistics.mean(own) for name in names if (own := results.means(name)[0])}
+    return sorted(means, key=lambda name: -means[name])
+
+
+def own_best(results: Results, algorithm: str) -> tuple[str, str]:
+    """Return the best setting of an algorithm, and its test accuracy there."""
+    own = results.means(algorithm)[0]
+    return (
+        (setting_text(algorithm, best(results.tried(algorithm))), cell(own)) if own else ("–", "–")
+    )
 
 
 def more_alike(record: Record) -> None:
@@ -248,6 +299,8 @@ def main() -> None:
     if asked.maps is not None and not asked.maps.is_dir():
         raise EpisodeError(f"There is no folder {asked.maps}: make it, or name another.")
     record, costs = Record(asked.record), Record(asked.costs, COST_KEY, COST)
+    print("## README\n")
+    readme(record)
     for task, title in TASKS.items():
         print(f"## {title}\n")
         by_local_steps(record, task, LOCAL_STEPS)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from episode import ALGORITHMS
-from episode.studies.demo import BEST, SHARED
+from episode.studies.demo import BEST, BEST_BY_PIXEL, SHARED
 
 pytestmark = pytest.mark.slow
 
@@ -111,19 +111,27 @@ def test_a_diverged_run_is_a_result_not_a_failure(tmp_path: Path) -> None:
     assert "in round 0" in result["reason"]
 
 
-def test_demo_writes_table_picture_and_runs(tmp_path: Path) -> None:
+def test_demo_writes_tables_picture_and_runs(tmp_path: Path) -> None:
     done = episode("demo", "--rounds", "2", "--folder", "d", cwd=tmp_path)
     for name in ("fedavg", "scaffold", "episode_guarded", "naive_parallel_clip"):
         assert name in done.stdout
-        # One run at its own best setting, one at the shared one; these may be the same.
-        runs = 1 if BEST[name] == SHARED else 2
+        # One run at its own best setting, one at the shared one, which may be the same; and one
+        # pixel by pixel.
+        runs = 1 + (BEST[name] != SHARED) + (name in BEST_BY_PIXEL)
         assert len(list((tmp_path / "d").glob(f"digits-{name}-*/summary.json"))) == runs
     assert (tmp_path / "d" / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert max(len(line) for line in done.stdout.splitlines()[:13]) <= 80
-    assert "Each at its own best setting" in done.stdout
-    rows = json.loads(
+    tables = [line for line in done.stdout.splitlines() if line.startswith((*BEST, "algorithm"))]
+    assert len(tables) == 2 + len(BEST) + len(BEST_BY_PIXEL)
+    assert max(map(len, tables)) <= 80
+    assert done.stdout.count("Each at its own best setting") == 2
+    assert "With and without clipping" in done.stdout
+    found = json.loads(
         episode("demo", "--rounds", "2", "--folder", "d", "--json", cwd=tmp_path).stdout
     )
+    for part, best in (("digits", BEST), ("by_pixel", BEST_BY_PIXEL)):
+        assert {row["algorithm"] for row in found[part]} == set(best)
+        accuracies = [row["accuracy"] for row in found[part]]
+        assert accuracies == sorted(accuracies, reverse=True)
     assert {
         "accuracy",
         "shared",
@@ -136,7 +144,7 @@ def test_demo_writes_table_picture_and_runs(tmp_path: Path) -> None:
         "MB",
         "gradients",
         "seconds",
-    } < set(rows[0])
+    } < set(found["digits"][0])
 
 
 def test_ctrl_c_saves_the_round_and_says_how_to_go_on(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ def test_runs_and_partitions_become_pictures(tmp_path: Path) -> None:
     some_runs(tmp_path / "runs")
     empty = make_run(tmp_path / "runs" / "empty", "parallel_sgd", status="running")
     (empty / "rounds.jsonl").unlink()
-    draw_runs(find_runs([tmp_path / "runs"]), tmp_path / "runs.png", "digits", ["episode"])
+    runs = find_runs([tmp_path / "runs"])
+    draw_runs([("digits", runs), ("more", runs[:1])], tmp_path / "runs.png", ["episode"])
     draw_partition(["a", "b"], [[3, 0], [0, 0]], tmp_path / "p.png", "two clients", ["0", "1"])
     for name in ("runs.png", "p.png"):
         assert (tmp_path / name).read_bytes().startswith(PNG)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from episode import EpisodeError
+from episode.studies import demo
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
@@ -94,11 +95,16 @@ def test_other_similarities_use_the_settings_that_were_found(tmp_path: Path) -> 
     assert not other.folder.exists()
 
 
-def test_the_published_record_has_the_settings_of_the_demo(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "local_steps", "best"),
+    [("digits", 8, demo.BEST), ("digits-by-pixel", 4, demo.BEST_BY_PIXEL)],
+)
+def test_the_published_record_has_the_settings_of_the_demo(
+    task: str, local_steps: int, best: dict[str, Any]
+) -> None:
     record = fair_comparisons.Record(EXAMPLES.parent / "docs/fair_runs.csv")
-    published = fair_comparisons.Table(fair_comparisons.DIGITS, {}, tmp_path / "digits", record)
-    found = {name: fair_comparisons.best(published.tried(name)) for name in fair_tables.BEST}
-    assert found == fair_tables.BEST
+    results = fair_summary.Results.of(record, task, local_steps)
+    assert {name: fair_comparisons.best(results.tried(name)) for name in best} == best
 
 
 def test_the_summary_finds_the_best_settings_and_leaves_out_what_was_not_played(
@@ -237,17 +243,15 @@ def test_maps_have_a_line_for_each_algorithm_that_does_not_clip(
     assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_pages_of_results_and_costs_show_the_published_record(
+def test_the_pages_and_readme_show_the_published_record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fair_summary.py"])
     fair_summary.main()
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    docs = EXAMPLES.parent / "docs"
+    names = ("README", "docs/results", "docs/more_results", "docs/costs")
     page = [
-        line
-        for name in ("results", "more_results", "costs")
-        for line in (docs / f"{name}.md").read_text().splitlines()
+        line for name in names for line in (EXAMPLES.parent / f"{name}.md").read_text().splitlines()
     ]
     assert len(rows) > 90
     assert [row for row in rows if row not in page] == []

@@ -70,34 +70,40 @@ def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> None:
     write_bytes(stem.with_name(f"{stem.name}.pdf"), pdf.getvalue())
 
 
-def draw_runs(runs: Sequence[StoredRun], path: Path, title: str, emphasised: Sequence[str]) -> None:
+def draw_runs(
+    parts: Sequence[tuple[str, Sequence[StoredRun]]], path: Path, emphasised: Sequence[str]
+) -> None:
     """Draw accuracy and loss against gradients, and where each run ended, as a PNG.
 
     Args:
-        runs: The runs.
+        parts: For each row of panels its title and its runs.
         path: The picture.
-        title: Its title.
         emphasised: Algorithms whose curves stand out; the others stay in the background.
     """
+    rows = [_panels_of_runs(title, runs, emphasised) for title, runs in parts]
+    write_bytes(path, as_image(panel_figure(rows), "png"))
+
+
+def _panels_of_runs(
+    title: str, runs: Sequence[StoredRun], emphasised: Sequence[str]
+) -> list[Panel]:
     per_client, exchanges = "gradients per client", "exchanges with the server"
-    accuracy = [
-        replace(line, faint=line.algorithm not in emphasised)
-        for line in _lines(runs, "gradients", "test_accuracy")
-    ]
-    loss = [
-        replace(line, faint=line.algorithm not in emphasised)
-        for line in _lines(runs, "gradients", "train_loss")
-    ]
+    accuracy, loss = (
+        [
+            replace(line, faint=line.algorithm not in emphasised)
+            for line in _lines(runs, "gradients", metric)
+        ]
+        for metric in ("test_accuracy", "train_loss")
+    )
     ends = [
         replace(line, x=line.x[-1:], y=line.y[-1:])
         for line in _lines(runs, "exchanges", "test_accuracy")
     ]
-    panels = [
+    return [
         Panel("", per_client, "test accuracy", accuracy, y_limits=(0.0, 1.0)),
         Panel(title, exchanges, "test accuracy at the end", ends, log_x=True),
         Panel("", per_client, "training loss", loss, log_y=True),
     ]
-    write_bytes(path, as_image(panel_figure([panels]), "png"))
 
 
 def _lines(runs: Sequence[StoredRun], cost: str, metric: str) -> list[Line]:
