@@ -468,6 +468,8 @@ def test_measured_trust_is_recommended_at_its_own_settings_where_it_gets_lower(
     assert r.recommends_clipping == r.needs_trust
     assert r.trusted.local_steps == 4
     assert ("use it" in findings.trust(r).because) == r.needs_trust
+    # At equal exchanges CELGC has half the local steps.
+    assert ("with I = 4 two in as many" in findings.algorithm(r).because) == r.needs_trust
     assert findings.algorithm(r).answer == algorithm
     assert findings.step_size(r, [1.0]).answer == f"start from η = {eta:.2g}"
     assert findings.local_steps(r).answer == f"about I = {local_steps}"

@@ -186,11 +186,17 @@ def local_steps(runs: ShortRuns) -> Finding:
 def algorithm(runs: ShortRuns) -> Finding:
     """Say which algorithm to use."""
     if runs.needs_trust:
+        steps = runs.recommended.local_steps
+        cheaper = (
+            f" CELGC takes one, and with I = {steps // 2} two in as many iterations: if exchanges "
+            "are what you pay for, try that, too."
+        )
         return Finding(
             "Which algorithm?",
             runs.recommended.algorithm,
             "It clips steps that are too long, and corrects for client drift with fresh gradients "
-            "as far as each client measures them to hold. That takes two exchanges per round. The "
+            "as far as each client measures them to hold. That takes two exchanges per round."
+            f"{cheaper if steps % 2 == 0 else ''} The "
             f"best choice without measured trust is {runs.simplest.algorithm} with "
             f"η = {runs.simplest.eta:.2g} and I = {runs.simplest.local_steps}.",
         )
