@@ -8,7 +8,7 @@ import pytest
 from made_runs import make_run, some_runs
 
 from episode.errors import EpisodeError
-from episode.results.curves import Line, Panel, draw_panels, draw_runs, panel_figure
+from episode.results.curves import Line, Panel, RunRow, draw_panels, draw_runs, panel_figure
 from episode.results.figures import check_target, draw_partition
 from episode.results.store import find_runs
 
@@ -53,7 +53,8 @@ def test_runs_and_partitions_become_pictures(tmp_path: Path) -> None:
     empty = make_run(tmp_path / "runs" / "empty", "parallel_sgd", status="running")
     (empty / "rounds.jsonl").unlink()
     runs = find_runs([tmp_path / "runs"])
-    draw_runs([("digits", runs), ("more", runs[:1])], tmp_path / "runs.png", ["episode"])
+    rows = [RunRow("digits", runs, ["episode"]), RunRow("one", runs[:1], [])]
+    draw_runs(rows, tmp_path / "runs.png")
     draw_partition(["a", "b"], [[3, 0], [0, 0]], tmp_path / "p.png", "two clients", ["0", "1"])
     for name in ("runs.png", "p.png"):
         assert (tmp_path / name).read_bytes().startswith(PNG)

@@ -70,38 +70,37 @@ def draw_panels(rows: Sequence[Sequence[Panel]], stem: Path) -> None:
     write_bytes(stem.with_name(f"{stem.name}.pdf"), pdf.getvalue())
 
 
-def draw_runs(
-    parts: Sequence[tuple[str, Sequence[StoredRun]]], path: Path, emphasised: Sequence[str]
-) -> None:
-    """Draw accuracy and loss against gradients, and where each run ended, as a PNG.
+@dataclass(frozen=True)
+class RunRow:
+    """Runs that share a row of panels."""
 
-    Args:
-        parts: For each row of panels its title and its runs.
-        path: The picture.
-        emphasised: Algorithms whose curves stand out; the others stay in the background.
-    """
-    rows = [_panels_of_runs(title, runs, emphasised) for title, runs in parts]
-    write_bytes(path, as_image(panel_figure(rows), "png"))
+    title: str
+    runs: Sequence[StoredRun]
+    emphasised: Sequence[str]
+    """Algorithms whose curves stand out; the others stay in the background."""
 
 
-def _panels_of_runs(
-    title: str, runs: Sequence[StoredRun], emphasised: Sequence[str]
-) -> list[Panel]:
+def draw_runs(rows: Sequence[RunRow], path: Path) -> None:
+    """Draw accuracy and loss against gradients, and where each run ended, as a PNG."""
+    write_bytes(path, as_image(panel_figure([_panels_of_runs(row) for row in rows]), "png"))
+
+
+def _panels_of_runs(row: RunRow) -> list[Panel]:
     per_client, exchanges = "gradients per client", "exchanges with the server"
     accuracy, loss = (
         [
-            replace(line, faint=line.algorithm not in emphasised)
-            for line in _lines(runs, "gradients", metric)
+            replace(line, faint=line.algorithm not in row.emphasised)
+            for line in _lines(row.runs, "gradients", metric)
         ]
         for metric in ("test_accuracy", "train_loss")
     )
     ends = [
         replace(line, x=line.x[-1:], y=line.y[-1:])
-        for line in _lines(runs, "exchanges", "test_accuracy")
+        for line in _lines(row.runs, "exchanges", "test_accuracy")
     ]
     return [
         Panel("", per_client, "test accuracy", accuracy, y_limits=(0.0, 1.0)),
-        Panel(title, exchanges, "test accuracy at the end", ends, log_x=True),
+        Panel(row.title, exchanges, "test accuracy at the end", ends, log_x=True),
         Panel("", per_client, "training loss", loss, log_y=True),
     ]
 
