@@ -389,6 +389,7 @@ def test_nothing_is_firm_where_f_fell_by_little_and_then_no_more(
     r = Plateau(lambda *_: 0.0).results()
     assert r.stuck == stuck
     said = [findings._firmness(r, votes) for votes in (r.clipping, r.correction)]
+    said += [findings.step_size(r, [1.0]).because, findings.local_steps(r).because]
     assert all(("hardly fell" in text) == stuck for text in said)
 
 

@@ -27,6 +27,9 @@ _STUCK = (
 )
 
 
+_NOT_FIRM = "The answer is not firm, because f hardly fell at any setting."
+
+
 @dataclass(frozen=True)
 class Finding:
     """An answer to one question, and the reason for it."""
@@ -73,7 +76,7 @@ def _firmness(runs: ShortRuns, votes: Votes) -> str:
     """Say in how many repeats with other batches the answer was the same."""
     count = len(votes.votes)
     if runs.stuck:
-        return "The answer is not firm, because f hardly fell at any setting."
+        return _NOT_FIRM
     if votes.agreeing == count:
         return f"The answer is firm: it was the same in {count} repeats with other batches."
     return (
@@ -164,7 +167,8 @@ def step_size(runs: ShortRuns, accepted: Sequence[float]) -> Finding:
         f"start from η = {chosen.eta:.2g}",
         f"Of the step sizes tried ({', '.join(f'{eta:.2g}' for eta in tried)}), it is the smallest "
         "whose short run ended about as low as the best. For comparison, gradient descent with a "
-        f"line search took steps of {low:.2g} to {high:.2g} (quartiles; median {middle:.2g}).",
+        f"line search took steps of {low:.2g} to {high:.2g} (quartiles; median {middle:.2g})."
+        + (f" {_NOT_FIRM} A far larger η may be what it takes." if runs.stuck else ""),
     )
 
 
@@ -179,7 +183,8 @@ def local_steps(runs: ShortRuns) -> Finding:
         f"about I = {chosen.local_steps}",
         "Up to there, doubling I saves communication rounds: f ends as low as it was halfway "
         f"through the run with half as many local steps. f ended at {ends}."
-        + ("" if runs.beyond else " Larger I were not tried."),
+        + ("" if runs.beyond else " Larger I were not tried.")
+        + (f" {_NOT_FIRM}" if runs.stuck else ""),
     )
 
 
