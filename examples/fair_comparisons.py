@@ -141,7 +141,8 @@ COMPARISONS = {
     "sentiment140": Comparison(
         {"name": "sentiment140", "similarity": 0}, 240, 4,
         etas=(0.3, 1.0, 3.0), gammas=(0.1, 0.3, 1.0),
-        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), evaluate_every=8,
+        etas_unclipped=(0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0), tuned_with=(0, 1, 2),
+        evaluate_every=8,
     ),
     "cifar10": Comparison(
         {"name": "cifar10", "similarity": 50, "model": "resnet8", "width": 8, "norm": "batch",

@@ -16,109 +16,25 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from episode import ALGORITHMS, EpisodeError, Synchronous, Unclipped
+from episode import ALGORITHMS, EpisodeError, Unclipped
 from episode.studies.demo import BY_PIXEL, DIGITS, WITHOUT_CLIPPING
-from fair_comparisons import COMPARISONS, COST, COST_KEY, Record, Row, Setting, Table, best
-from fair_tables import WITHIN, cost_head, cost_row, draw_maps, spread
+from fair_comparisons import COMPARISONS, COST, COST_KEY, Record, Row, Setting, best
+from fair_results import LOCAL_STEPS, OURS, RIVALS, TASKS, Results, has_local_steps
+from fair_tables import cost_head, cost_row, draw_maps, spread
 
-LOCAL_STEPS = (4, 8, 16)
-TASKS = {
-    "digits": "digits", "digits-by-pixel": "digits by pixel", "snli": "SNLI",
-    "sentiment140": "Sentiment140", "cifar10": "CIFAR-10",
-}  # fmt: skip
-"""Comparisons and what they are called in the tables."""
 LONGER = ("snli-recipe", "snli-longer")
-OURS, RIVALS = "episode_trust", ("celgc", "episode", "scaffold_clipped")
+NEARNESS = (
+    "mean of all settings: episode_trust, celgc, episode, scaffold_clipped",
+    "settings near the own best",
+    "near the best of the four",
+)
+"""How good the settings of a grid are, on validation data."""
 ORDER = (
     "naive_parallel_clip", "parallel_sgd", OURS, "episode_nesterov", "episode_guarded", "episode",
     "episode_unclipped", "celgc", "fedavg", "scaffold_clipped", "scaffold", "episode_plus_plus",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Results:
-    """The runs of one comparison that are in a record."""
-
-    table: Table
-    shared: Setting | None
-    """The setting that is best for CELGC; None if it was not tuned."""
-
-    @classmethod
-    def of(cls, record: Record, task: str, local_steps: int, name: str = "") -> Results:
-        """Find a comparison by task and I, or by the name of its folder."""
-        c = COMPARISONS[task]
-        tuned = task if local_steps == c.local_steps else f"{task}-I{local_steps}"
-        table = Table(replace(c, local_steps=local_steps), {}, Path(tuned), record)
-        if name:
-            table = replace(table, folder=Path(name), tuned=table)
-        found = cls(table, None)
-        tried = found.tried("celgc")
-        return replace(found, shared=best(tried) if tried else None)
-
-    def tried(self, algorithm: str) -> dict[Setting, float]:
-        """Return the validation accuracy of every setting; empty if one is missing."""
-        table = self.table.tuned or self.table
-        if not has_local_steps(algorithm):  # the same at every I
-            table = Results._at_default(table)
-        found = {}
-        for setting in table.comparison.settings(algorithm):
-            seeds = table.comparison.tuned_with
-            values = [accuracy(table, algorithm, setting, s, "validation") for s in seeds]
-            if None in values:
-                return {}
-            found[setting] = statistics.mean(v for v in values if v is not None)
-        return found
-
-    def tested(self, algorithm: str, setting: Setting) -> list[float]:
-        """Return the test accuracies at a setting, over all seeds in the record."""
-        table = self.table
-        if not has_local_steps(algorithm) and not table.tuned:
-            table = Results._at_default(table)
-        values = [accuracy(table, algorithm, setting, s, "test") for s in range(3, 8)]
-        return [v for v in values if v is not None]
-
-    @staticmethod
-    def _at_default(table: Table) -> Table:
-        task = table.folder.name.partition("-I")[0]
-        return replace(table, comparison=COMPARISONS[task], folder=Path(task))
-
-    def means(self, algorithm: str) -> tuple[list[float], list[float]]:
-        """Return the test accuracies at the own best setting and at CELGC's."""
-        tried = self.tried(algorithm)
-        own = self.tested(algorithm, best(tried)) if tried else []
-        return own, self.tested(algorithm, self.shared) if self.shared else []
-
-    def cost(self, algorithm: str) -> tuple[str, str, str]:
-        """Return exchanges, megabytes and gradients of a test run at the own best setting."""
-        table = self.table if has_local_steps(algorithm) else Results._at_default(self.table)
-        row = table.record.rows[key_of(table, algorithm, best(self.tried(algorithm)), 3, "test")]
-        exchanges, gradients = (f"{int(row[name]):,}" for name in ("exchanges", "gradients"))
-        return exchanges, row["megabytes"], gradients
-
-    def near(self, algorithm: str, accuracy: float) -> int:
-        """Count the settings that come within 2 points of an accuracy on validation data."""
-        return sum(value >= accuracy - WITHIN for value in self.tried(algorithm).values())
-
-
-def accuracy(table: Table, algorithm: str, setting: Setting, seed: int, split: str) -> float | None:
-    """Return the accuracy of a run in the record; None if it is not there."""
-    found = table.record.rows.get(key_of(table, algorithm, setting, seed, split))
-    return float(found["accuracy"]) if found else None
-
-
-def key_of(
-    table: Table, algorithm: str, setting: Setting, seed: int, split: str
-) -> tuple[str, ...]:
-    """Return the key of a run in the record."""
-    return table.folder.name, algorithm, f"{setting[0]:g}", f"{setting[1]:g}", str(seed), split
-
-
-def has_local_steps(algorithm: str) -> bool:
-    """Return whether clients step on their own between exchanges."""
-    return not isinstance(ALGORITHMS[algorithm].correction, Synchronous)
 
 
 def cell(values: Sequence[float]) -> str:
@@ -252,31 +168,77 @@ def ours_against_the_rest(record: Record) -> None:
             means = {name: results.means(name) for name in (OURS, *RIVALS)}
             if not all(map(all, means.values())):
                 continue
-            for way in (0, 1):
+            leads = []
+            for way in (1, 0):
                 for rival in RIVALS:
-                    mine, theirs = (statistics.mean(means[name][way]) for name in (OURS, rival))
-                    ahead[rival][way].append(100 * (mine - theirs))
-            points = [f"{min(ahead[rival][way][-1] for rival in RIVALS):+.1f}" for way in (1, 0)]
-            rows.append([f"{title}, I = {i}", *points, *near_the_best(results)])
-    names = ", ".join((OURS, *RIVALS))
-    head = ["task", "all at CELGC's best setting", "each at its own best"]
-    head += [f"settings near the own best: {names}", "near the best of the four"]
+                    ahead[rival][way].append(difference(means[OURS][way], means[rival][way]))
+                strongest = max(RIVALS, key=lambda name: statistics.mean(means[name][way]))
+                leads.append(lead(means[OURS][way], means[strongest][way]))
+            rows.append([f"{title}, I = {i}", *leads, *near_the_best(results)])
+    head = ["task", "all at CELGC's best setting", "each at its own best", *NEARNESS]
     print_table(head, rows)
     if rows:
         averages = [
-            [rival, *(f"{statistics.mean(ways[way]):+.1f}" for way in (1, 0))]
+            [
+                f"{rival}, mean of {len(rows)}",
+                *(f"{statistics.mean(w):+.1f}" for w in (ways[1], ways[0])),
+            ]
             for rival, ways in ahead.items()
         ]
-        print_table([f"{OURS} against, mean of {len(rows)}", *head[1:3]], averages)
+        pairs = [
+            (ours.means(OURS), theirs.means("celgc")) for _, ours, theirs in equal_exchanges(record)
+        ]
+        means = [statistics.mean(difference(a[w], b[w]) for a, b in pairs) for w in (1, 0)]
+        same = f"celgc with half the local steps and as many exchanges, mean of {len(pairs)}"
+        averages.append([same, *(f"{mean:+.1f}" for mean in means)])
+        print_table([f"{OURS} against", *head[1:3]], averages)
 
 
-def near_the_best(results: Results) -> tuple[str, str]:
-    """Count settings near the best of ours and each rival: its own, and that of all of them."""
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return by how many points ours is ahead on average."""
+    return 100 * (statistics.mean(ours) - statistics.mean(theirs))
+
+
+def lead(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Return by how many points ours is ahead, with the standard error if seeds form pairs."""
+    points = f"{difference(ours, theirs):+.1f}"
+    if len(ours) != len(theirs) or len(ours) < 2:
+        return points
+    error = statistics.stdev(a - b for a, b in zip(ours, theirs, strict=True)) / len(ours) ** 0.5
+    return f"{points} ± {100 * error:.1f}"
+
+
+def near_the_best(results: Results) -> tuple[str, str, str]:
+    """Say of ours and each rival how good its settings are, in the columns of `NEARNESS`."""
     tried = {name: results.tried(name) for name in (OURS, *RIVALS)}
     top = max(max(values.values()) for values in tried.values())
+    mean = ", ".join(f"{statistics.mean(v.values()):.2f}" for v in tried.values())
     own = ", ".join(str(results.near(name, max(v.values()))) for name, v in tried.items())
     of_all = ", ".join(str(results.near(name, top)) for name in tried)
-    return f"{own} of {len(tried[OURS])}", of_all
+    return mean, f"{own} of {len(tried[OURS])}", of_all
+
+
+def equal_exchanges(record: Record) -> list[tuple[str, Results, Results]]:
+    """Return what can be compared at equal exchanges: ours with I local steps, CELGC with I/2."""
+    found = []
+    for task, title in TASKS.items():
+        for i in LOCAL_STEPS[1:]:
+            ours, theirs = Results.of(record, task, i), Results.of(record, task, i // 2)
+            if all((*ours.means(OURS), *theirs.means("celgc"))):
+                found.append((f"{title}, {i} and {i // 2}", ours, theirs))
+    return found
+
+
+def at_equal_exchanges(record: Record) -> None:
+    """Print ours beside CELGC with half the local steps, which exchanges as often."""
+    rows = []
+    for title, ours, theirs in equal_exchanges(record):
+        own = ours.means(OURS)[0], theirs.means("celgc")[0]
+        tried = ours.tried(OURS), theirs.tried("celgc")
+        means = [f"{statistics.mean(values.values()):.2f}" for values in tried]
+        rows.append([title, *map(cell, own), lead(*own), *means])
+    head = ["task, local steps", f"{OURS}, own best", "celgc, own best", "ahead by"]
+    print_table([*head, *(f"{name}, mean of all settings" for name in (OURS, "celgc"))], rows)
 
 
 def main() -> None:
@@ -313,6 +275,7 @@ def main() -> None:
     more_alike(record)
     print("## Ours against the rest\n")
     ours_against_the_rest(record)
+    at_equal_exchanges(record)
     if asked.maps is not None:
         all_maps(record, asked.maps)
 

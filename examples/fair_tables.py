@@ -12,11 +12,11 @@
 `snli-recipe` and `snli-longer` are SNLI with more iterations and, in `snli-longer`, a wider model.
 
 Every algorithm is tuned with the same number of trials on the validation split, each of them played
-with seeds 0 to 2 on digits, and with seed 0 on other tasks, whose runs are longer. Then it runs on the test split with
-other seeds: at its own best setting, and at the one that is best for CELGC, which is how the paper
-tunes. A trial that diverges counts as accuracy 0. With `--similarity` the clients' data
-are more or less alike, and the settings are those found without it. With `--target` a second table
-tells what it cost, at the own best setting, until the test accuracy was reached.
+with seeds 0 to 2, or with seed 0 on SNLI and CIFAR-10, whose runs are long. Then it runs on the
+test split with other seeds: at its own best setting, and at the one that is best for CELGC, which
+is how the paper tunes. A trial that diverges counts as accuracy 0. With `--similarity` the clients'
+data are more or less alike, and the settings are those found without it. With `--target` a second
+table tells what it cost, at the own best setting, until the test accuracy was reached.
 
 Every run that has ended is a line of a CSV file, `--record`, and is not played again: a stopped
 script goes on where it was. docs/fair_runs.csv has the runs of docs/results.md, and

@@ -227,6 +227,20 @@ def test_the_usual_number_of_local_steps_is_the_usual_comparison(
     assert other.tuned.folder.name == "snli-I8"
 
 
+def test_a_lead_has_the_standard_error_of_its_pairs_of_seeds() -> None:
+    assert fair_summary.lead([0.5, 0.6], [0.4, 0.3]) == "+20.0 ± 10.0"
+    assert fair_summary.lead([0.5, 0.6], [0.6]) == "-5.0"
+
+
+def test_what_is_compared_at_equal_exchanges_exchanges_as_often() -> None:
+    record = fair_comparisons.Record(EXAMPLES.parent / "docs/fair_runs.csv")
+    found = fair_summary.equal_exchanges(record)
+    assert len(found) == 10
+    for _, ours, theirs in found:
+        a, b = (int(r.cost(name)[0]) for r, name in ((ours, "episode_trust"), (theirs, "celgc")))
+        assert abs(a - b) <= 1  # 200 iterations are not a multiple of 16
+
+
 def test_maps_have_a_line_for_each_algorithm_that_does_not_clip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,3 +269,7 @@ def test_the_pages_and_readme_show_the_published_record(
     ]
     assert len(rows) > 90
     assert [row for row in rows if row not in page] == []
+    demo_section = (EXAMPLES.parent / "README.md").read_text().split("\n## ")[1].splitlines()
+    shown = [line for line in demo_section if line.startswith("| ")]
+    assert len(shown) > 20
+    assert [row for row in shown if row not in rows] == []
