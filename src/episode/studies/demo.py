@@ -50,14 +50,11 @@ BEST_BY_PIXEL: dict[str, Setting] = {
     "episode_trust": (0.12, 0.3),
     "episode": (0.5, 0.1),
     "episode_unclipped": (0.12, 1.0),
-    "celgc": (2.0, 1.0),
-    "fedavg": (0.12, 1.0),
 }
 """The same for digits pixel by pixel: `fair_tables.py digits-by-pixel --local-steps 4`."""
 WITHOUT_CLIPPING = {
     "naive_parallel_clip": "parallel_sgd",
     "episode": "episode_unclipped",
-    "celgc": "fedavg",
 }
 """Algorithms that clip, and what they are called without it."""
 
@@ -90,7 +87,7 @@ class Part:
                 "budget": {
                     "rounds": iterations // self.local_steps, "local_steps": self.local_steps,
                 },
-                "record": {"evaluate_every": 16 // self.local_steps},
+                "record": {"evaluate_every": 24 // self.local_steps},
             }
         )  # fmt: skip
 
