@@ -43,7 +43,9 @@ def cell(values: Sequence[float]) -> str:
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table in Markdown."""
+    """Print a table in Markdown; nothing if it has no rows."""
+    if not rows:
+        return
     print(f"| {' | '.join(head)} |", "|---" * len(head) + "|", sep="\n")
     for row in rows:
         print(f"| {' | '.join(row)} |")
